@@ -27,7 +27,7 @@ from gcn_lpa.data.datasets import load  # noqa: E402
 from gcn_lpa.data.files import write_json  # noqa: E402
 from gcn_lpa.data.splits import split  # noqa: E402
 from gcn_lpa.engine.devices import environment  # noqa: E402
-from gcn_lpa.methods.registry import members_of  # noqa: E402
+from gcn_lpa.methods.registry import METHODS, members_of  # noqa: E402
 from gcn_lpa.runs.folder import load_trained  # noqa: E402
 from gcn_lpa.runs.plan import Source, make_plan  # noqa: E402
 from gcn_lpa.runs.predictions import predict_run  # noqa: E402
@@ -85,10 +85,11 @@ def compared(folder, source, recipe, ranks, alone):
 
 def planned_bytes(graph, order, answer):
     """What the planner says that a rank receives, by the epochs that there were; None: a member has no formula."""
-    size = dataclasses.replace(Size.of(graph), nodes=answer["rows"], halo=answer["halo"], read=answer["read"])
-    recipe = order.plan(read_facts(order.folder)).recipe
+    facts = read_facts(order.folder)
+    counts = {"nodes": answer["rows"], "halo": answer["halo"], "read": answer["read"], "labeled": facts.sizes[0]}
+    size, recipe = dataclasses.replace(Size.of(graph), **counts), order.plan(facts).recipe
     epochs, once = received(size, recipe)
-    if {name for name in answer["epochs"] if members_of(recipe)[name].method != "trees"} != set(epochs):
+    if {name for name in answer["epochs"] if not METHODS[members_of(recipe)[name].method].at_once} != set(epochs):
         return None
     return round(once + sum(each * answer["epochs"][name] for name, each in epochs.items()))
 

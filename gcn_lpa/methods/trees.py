@@ -440,8 +440,9 @@ def _rows_of(walk: SparseMatrix, x: Tensor, nodes: Tensor | None) -> tuple[Spars
     given = walk.pattern.gathered(x)
     if nodes is None:
         return SparseMatrix(Pattern(walk.pattern.rowptr, walk.pattern.col, walk.shape), walk.values), given, x
-    rows = SparseMatrix.from_scipy(walk.to_scipy()[nodes.cpu().numpy()], walk.dtype).to(walk.device)
-    return rows, given, x.index_select(0, nodes)
+    csr = walk.to_scipy()[nodes.cpu().numpy()]  # entries stay in their order, and so do sums over them
+    rowptr, col, values = (torch.from_numpy(array).to(walk.device) for array in (csr.indptr, csr.indices, csr.data))
+    return SparseMatrix(Pattern(rowptr, col, csr.shape), values), given, x.index_select(0, nodes)
 
 
 def votes_by_others(walk: SparseMatrix, y: Tensor, target: Target, steps: int, seed: int) -> Tensor:

@@ -22,9 +22,11 @@ from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.ensemble import POOLED, REACH
 from gcn_lpa.methods.hop_columns import AT_ONCE, MOST_COLUMNS, RANK
+from gcn_lpa.methods.linear import SUREST
+from gcn_lpa.methods.networks import DRAWS
 from gcn_lpa.methods.registry import METHODS, gcn_lpa, members_of
 from gcn_lpa.methods.trees import MOST_COLUMNS as MOST_OF_TREES
-from gcn_lpa.methods.trees import NUM_PLACES, VOTE_FOLDS, WORDS, Trees
+from gcn_lpa.methods.trees import NUM_PLACES, VOTE_FOLDS, WORDS, NeighbourLR, Trees
 from gcn_lpa.recipes import Recipe
 
 FLOAT, DOUBLE = 4, 8  # bytes
@@ -32,6 +34,8 @@ ACCURACY = 0.2  # the estimate is this close to what is measured
 EDGE_FLOATS = {"fixed": 0.0, "free": 0.0, "bilinear": 4.0, "gat": 2.0, "gaussian": 2.0}  # for each edge; others 1
 GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
 RECORDED, UNRECORDED = 235e6, 50e6  # bytes for cuBLAS where a step is recorded and where not, measured on an H200
+WALKS = ("appnp", "grand", "smoothed-lr")  # methods that walk with personalised PageRank
+BESIDE = (*WALKS, "trees", "neighbour-lr")  # members whose bytes are counted, beside those that are built as the first
 CONTAINER = "/sys/fs/cgroup"
 MUCH = 1e9  # bytes from which on the estimate is printed before training
 SMALL = 5e6  # rows and entries times columns; training on fewer takes less than 100 MB
@@ -113,13 +117,17 @@ def estimate(size: Size, recipe: Recipe) -> Estimate | None:
 def received(size: Size, recipe: Recipe) -> tuple[dict[str, float], float]:
     """Bytes of rows of others that a worker receives: in an epoch of each member by its name, and once of all of them together.
 
-    Of members that are neither trees nor built as the first there is no formula.
+    Of members that are neither built as the first nor in BESIDE there is no formula.
     """
-    members = {name: member for name, member in members_of(recipe).items() if METHODS[member.method].build in (gcn_lpa, Trees)}
+    members = {name: m for name, m in members_of(recipe).items() if METHODS[m.method].build is gcn_lpa or m.method in BESIDE}
     each = {name: _MemberMemory(member, len(members), recipe.votes and not name) for name, member in members.items()}
-    degrees = FLOAT * size.halo * any(m.normalization == "symmetric" and m.edges == "fixed" for m in members.values())
-    epochs = {name: each[name].received(size) for name, member in members.items() if member.method != "trees"}
-    return epochs, degrees + sum(one.received_once(size) for one in each.values())
+    fixed = {m.method in WALKS or (m.normalization == "symmetric" and m.edges == "fixed") for m in members.values()}
+    epochs = {name: each[name].received(size) for name, member in members.items() if not METHODS[member.method].at_once}
+    once = FLOAT * size.halo * any(fixed) + sum(one.received_once(size) for one in each.values())
+    methods = [member.method for member in members.values()]
+    if {"trees", "neighbour-lr"} <= set(methods):  # label votes of both
+        once -= FLOAT * size.halo * each[next(n for n, m in members.items() if m.method == "trees")].nearby_votes(size)
+    return epochs, once
 
 
 class _Held(NamedTuple):
@@ -177,6 +185,8 @@ class _MemberMemory:
 
     def products(self, size: Size) -> list[int]:
         """The width of each product with the matrix."""
+        if self.recipe.method in WALKS:
+            return [self.recipe.hidden if self.recipe.method == "grand" else size.classes] * self.recipe.propagation_steps
         walks = {"layers": 0, "columns": 0, "hops": 1, "relations": size.kinds}[self.recipe.propagation]
         return [size.classes] * (walks * self.recipe.propagation_steps) or [*self.hidden, size.classes]
 
@@ -259,12 +269,13 @@ class _MemberMemory:
         recipe, symmetric, (model, form, degrees) = self.recipe, self.recipe.normalization == "symmetric", self.sent(size)
         if recipe.propagation == "columns":
             return 0.0
+        draws = DRAWS if recipe.method == "grand" else 1
         is_kernel = recipe.edges == "bilinear" and form == self.columns(size)
         steps = size.classes * recipe.lpa_iterations if self.has_lpa else 0
         walks = 2 if self.learns and class_block(size.nodes, size.classes, recipe.lpa_iterations) < size.classes else 1
-        forward = 2 * (model + degrees + form) + walks * steps
+        forward = (1 + draws) * model + 2 * (degrees + form) + walks * steps
         forward += int(symmetric and not self.learns and recipe.edge_dropout > 0)
-        back = model + degrees + (0 if is_kernel else form)  # the columns of a kernel are constant
+        back = draws * model + degrees + (0 if is_kernel else form)  # the columns of a kernel are constant
         if self.has_lpa and self.learns:
             back += steps - size.classes  # the labels themselves have no gradient
         return FLOAT * (size.halo * forward + (size.halo if size.read is None else size.read) * back)
@@ -279,18 +290,24 @@ class _MemberMemory:
     def received_once(self, size: Size) -> float:
         """Bytes that a worker receives beside epochs: what is computed of columns before them, and predictions after them."""
         recipe, columns, walks = self.recipe, self.columns(size), 2 if self.learns else 1
-        numbers = self.votes * (walks * (REACH + 1) * size.classes + self.sent(size)[1])
-        if recipe.method == "trees":  # own columns to fit, to choose rounds and to predict; each fold of the labels votes
+        numbers: float = self.votes * (walks * (REACH + 1) * size.classes + self.sent(size)[1])
+        if METHODS[recipe.method].build in (Trees, NeighbourLR):  # own columns to fit, to score and to predict; label votes
             is_bare = size.stored == size.columns == size.nodes
             own = (NUM_PLACES[size.directed] if is_bare or not recipe.structure else 0) + columns * (not is_bare)
-            own = own if own <= MOST_OF_TREES else WORDS
-            numbers += 3 * own + (VOTE_FOLDS + 1) * (recipe.propagation_steps + 1) * size.classes
+            numbers += 3 * (own if own <= MOST_OF_TREES else WORDS) + self.nearby_votes(size)
+        elif recipe.method == "smoothed-lr":  # walks of both fits in float64, forward and back, and three predictions
+            rows = 2 * (size.nodes if size.labeled is None else size.labeled) + SUREST
+            numbers += recipe.propagation_steps * (3 * size.classes + 2 * rows * (1 + (size.read or size.halo) / (size.halo or 1)))
         elif recipe.propagation == "columns":  # their spread, rows of training and of validation nodes, predictions
             numbers += recipe.propagation_steps * (3 * (columns if columns <= MOST_COLUMNS else RANK) + recipe.hidden)
         else:
             model, form, degrees = self.sent(size)
             numbers += model + 2 * (form + degrees)  # edges are weighed once more before the first epoch
         return FLOAT * size.halo * numbers
+
+    def nearby_votes(self, size: Size) -> int:
+        """Numbers for each row of a halo that the votes of every fold of the labels take."""
+        return (VOTE_FOLDS + 1) * (self.recipe.propagation_steps + 1) * size.classes
 
 
 def available_memory(device: torch.device) -> float:
