@@ -99,6 +99,10 @@ class Cells:
         stripped, texts = pandas.factorize(series([text.strip() for text in texts.tolist()]))
         return stripped[codes], texts.tolist()
 
+    def forget(self) -> None:
+        """Keep no texts any longer: a million of them take more than their features."""
+        self.__dict__.pop("_distinct", None)
+
     @property
     def codes(self) -> np.ndarray:
         """Which of `texts` each cell is, [n]."""

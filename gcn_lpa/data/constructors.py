@@ -77,10 +77,11 @@ def from_edges(
     entries = scipy.sparse.coo_array((values, (source, target)), shape=(len(names), len(names)))
     is_weighted = weights is not None
     matrix = merged_edges(entries, weighted=is_weighted, directed=directed)
+    types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
+    del entries, values
     features, x_kind = node_features(x, matrix)
     labels, classes = checks.node_labels(y, names, class_names, task)
     numbers = Numbers() if labels.is_floating_point() else None
-    types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
     adjacency = SparseMatrix.from_scipy(matrix)
     graph = cls(adjacency, features, labels, classes, names, name, directed, (), x_kind, numbers=numbers)
     notes = [] if isinstance(names, range) else [f"{len(names):,} nodes named by their ids", *alike_names(names)]
@@ -244,26 +245,27 @@ def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | S
         numbers = (values if values.dtype.kind in "fiub" else checks.as_numbers(values)).astype(np.float32)
     if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
         k = int(wrong[0])
-        row, column = (side[k] for side in array.coords) if is_sparse else divmod(k, array.shape[1])
+        row, column = (side[k] for side in array.tocoo().coords) if is_sparse else divmod(k, array.shape[1])
         right = "features are finite 32-bit floats"
         raise ValueError(f"x has {checks.as_plain(values[k])!r} in row {row}, column {column}; {right}")
     if not is_sparse:
         return torch.from_numpy(numbers).view(array.shape), "given"
-    matrix = scipy.sparse.coo_array((numbers, array.coords), shape=array.shape).tocsr()
+    matrix = scipy.sparse.csr_array((numbers, array.indices.copy(), array.indptr.copy()), shape=array.shape)
+    matrix.sum_duplicates()
     matrix.eliminate_zeros()
     features = SparseMatrix.from_scipy(matrix)
     return features, "identity" if features.pattern.is_identity and bool((features.values == 1).all()) else "given"
 
 
 def _feature_array(x: Any) -> Any:
-    """Features as a NumPy array where they are dense, as a SciPy COO array where they are sparse."""
+    """Features as a NumPy array where they are dense, as rows of a SciPy array where they are sparse."""
     if isinstance(x, SparseMatrix):
         x = x.to_scipy()
     elif isinstance(x, Tensor) and x.layout != torch.strided:
         x = x.detach().cpu().to_sparse_coo().coalesce()
-        return scipy.sparse.coo_array((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape))
+        return scipy.sparse.coo_array((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape)).tocsr()
     if scipy.sparse.issparse(x):
-        return scipy.sparse.coo_array(x)
+        return scipy.sparse.csr_array(x)
     if isinstance(x, (list, tuple)) and len({len(row) for row in x if hasattr(row, "__len__")}) > 1:
         raise ValueError(f"the rows of x have different lengths: {sorted({len(row) for row in x})}")
     return checks.as_array(x)

@@ -355,8 +355,11 @@ class Columns:
 
     def encode(self, cells: Mapping[str, Cells], warnings: Sequence[str]) -> EncodedTable:
         """The features of columns that are at hand: numbers first, then what is ready, then words."""
-        features = [(encoder.name, *part) for encoder in self.encoders for part in encoder.features(cells)]
-        parts = []
+        features, parts = [], []
+        for encoder in self.encoders:
+            features += [(encoder.name, *part) for part in encoder.features(cells)]
+            for name in encoder.sources:
+                cells[name].forget()
         for kind in ("numbers", "table"):
             if columns := [column for _, its_kind, column in features if its_kind == kind]:
                 parts.append((kind, kind, np.stack(columns, axis=1, dtype=np.float32, casting="same_kind")))

@@ -293,9 +293,12 @@ def structural_features(matrix: scipy.sparse.csr_array, directed: bool, num_cell
     sides = [present, present.T] if directed else [present]
     degrees, rank = [np.asarray(side.sum(axis=1)).ravel() for side in sides], _pagerank(present)
     around = (present + present.T != 0).astype(np.float64).tocsr() if directed else present
-    size = np.diff(around.indptr)
-    around.data[:] = np.repeat(1 / np.maximum(size, 1), size)  # in place: a second array would be the largest of all
-    walk, columns = around, []
+    walk, columns, size = around, [], np.diff(around.indptr)
+    for k in range(0, len(size), ROWS_JOINED):  # in place: a second array would be the largest of all
+        run = slice(k, k + ROWS_JOINED)
+        walk.data[walk.indptr[k] : walk.indptr[min(k + ROWS_JOINED, len(size))]] = np.repeat(
+            1 / np.maximum(size[run], 1), size[run]
+        )
     for degree in map(np.log1p, degrees):
         near = walk @ degree
         columns += [degree, near, walk @ near]
