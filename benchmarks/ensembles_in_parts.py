@@ -87,6 +87,8 @@ def planned_bytes(graph, order, answer):
     """What the planner says that a rank receives, by the epochs that there were; None: a member has no formula."""
     facts = read_facts(order.folder)
     counts = {"nodes": answer["rows"], "halo": answer["halo"], "read": answer["read"], "labeled": facts.sizes[0]}
+    if graph.x_kind == "identity":
+        counts["stored"] = answer["rows"]
     size, recipe = dataclasses.replace(Size.of(graph), **counts), order.plan(facts).recipe
     epochs, once = received(size, recipe)
     if {name for name in answer["epochs"] if not METHODS[members_of(recipe)[name].method].at_once} != set(epochs):

@@ -79,6 +79,11 @@ class Size:
         )
 
     @property
+    def is_bare(self) -> bool:
+        """Whether the features are the identity matrix."""
+        return self.stored == self.nodes <= self.columns
+
+    @property
     def index(self) -> int:
         """Bytes of a node or an edge number."""
         return 4 if max(self.nodes, self.entries) < 2**31 else 8
@@ -180,8 +185,7 @@ class _MemberMemory:
 
     def columns(self, size: Size) -> int:
         """With the structural features; those of a graph without columns are for trees alone."""
-        is_bare = size.stored == size.columns == size.nodes
-        return size.columns + (9 if size.directed else 6) * (self.recipe.structure and not is_bare)
+        return size.columns + (9 if size.directed else 6) * (self.recipe.structure and not size.is_bare)
 
     def products(self, size: Size) -> list[int]:
         """The width of each product with the matrix."""
@@ -292,10 +296,9 @@ class _MemberMemory:
         recipe, columns, walks = self.recipe, self.columns(size), 2 if self.learns else 1
         numbers: float = self.votes * (walks * (REACH + 1) * size.classes + self.sent(size)[1])
         if METHODS[recipe.method].build in (Trees, NeighbourLR):  # own columns to fit, to score and to predict; label votes
-            is_bare = size.stored == size.columns == size.nodes
-            own = (NUM_PLACES[size.directed] if is_bare or not recipe.structure else 0) + columns * (not is_bare)
+            own = (NUM_PLACES[size.directed] if size.is_bare or not recipe.structure else 0) + columns * (not size.is_bare)
             numbers += 3 * (own if own <= MOST_OF_TREES else WORDS) + self.nearby_votes(size)
-        elif recipe.method == "smoothed-lr":  # walks of both fits in float64, forward and back, and three predictions
+        elif recipe.method == "smoothed-lr":  # walks of both fits in float64, forward and back, at most; predictions
             rows = 2 * (size.nodes if size.labeled is None else size.labeled) + SUREST
             numbers += recipe.propagation_steps * (3 * size.classes + 2 * rows * (1 + (size.read or size.halo) / (size.halo or 1)))
         elif recipe.propagation == "columns":  # their spread, rows of training and of validation nodes, predictions

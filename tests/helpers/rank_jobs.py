@@ -105,17 +105,22 @@ def counted_training(rank, order):
         return rows
 
     Ranks.exchanged = counted
-    train_parts(order, Watch(on_epoch=lambda name, _: epochs.update([name.member])))
+    try:
+        train_parts(order, Watch(on_epoch=lambda name, _: epochs.update([name.member])))
+    finally:
+        Ranks.exchanged = exchanged
     part = load_file(order.folder / f"part-{rank}.safetensors")
     rows = len(part["adjacency.rowptr"]) - 1
     return {"received": sum(kept), "epochs": dict(epochs), "rows": rows, "halo": len(part["ids"]) - rows, "read": len(part["send"])}
 
 
 def trainings(rank, orders, ports):
-    """`train_parts` for one order after the other, each through a port of its own."""
+    """`counted_training` for one order after the other, each through a port of its own."""
+    found = []
     for order, port in zip(orders, ports, strict=True):
         os.environ["MASTER_PORT"] = str(port)
-        train_parts(order)
+        found.append(counted_training(rank, order))
+    return found
 
 
 def shared_rows(rank, folder, x):
