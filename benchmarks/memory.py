@@ -31,7 +31,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from quick import write_large
 
 from gcn_lpa import load, split
 from gcn_lpa.data.array_files import mapped_features
@@ -72,6 +71,8 @@ def main() -> int:
     if given.one:
         job = json.loads(given.one)
         if "write" in job:
+            from quick import write_large  # a script beside this one
+
             write_large(Path(job["write"]), job["nodes"], job["edges"], seed=0)
         print(json.dumps(read_one(Path(job["parts"])) if "parts" in job else {} if "write" in job else measured(job)))
         return 0

@@ -360,6 +360,9 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
         print(f"gcn-lpa: {room}", file=sys.stderr)
 
 
+TOLD = 1e6  # bytes of other ranks from which on they are worth a line
+
+
 def print_received(order: Order) -> None:
     """Print on stderr how many bytes a rank receives of the others; what is wrong with an order, training says."""
     from gcn_lpa.scale.partition import read_facts
@@ -372,8 +375,9 @@ def print_received(order: Order) -> None:
         columns = rows if is_bare else facts.num_columns
         size = Size(rows, entries + rows, columns, len(facts.known), rows if is_bare else None, facts.directed, halo=halo)
         epochs, once = received(size, order.plan(facts).recipe)
-        if epochs and not MANNERS.quiet:
-            each = f"up to {gigabytes(max(epochs.values()))} in an epoch and {gigabytes(once)} once"
+        most = max(epochs.values(), default=0.0)
+        if most + once >= TOLD and not MANNERS.quiet:
+            each = f"up to {gigabytes(most)} in an epoch and {gigabytes(once)} once"
             print(f"gcn-lpa: each of {facts.parts} ranks receives {each} of the others", file=sys.stderr)
 
 
