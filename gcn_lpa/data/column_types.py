@@ -100,8 +100,9 @@ class Cells:
         return stripped[codes], texts.tolist()
 
     def forget(self) -> None:
-        """Keep no texts any longer: a million of them take more than their features."""
-        self.__dict__.pop("_distinct", None)
+        """Keep no texts and numbers any longer: a million of them take more than their features."""
+        for computed in ("_distinct", "numbers"):
+            self.__dict__.pop(computed, None)
 
     @property
     def codes(self) -> np.ndarray:

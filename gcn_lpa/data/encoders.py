@@ -362,14 +362,14 @@ class Columns:
                 cells[name].forget()
         for kind in ("numbers", "table"):
             if columns := [column for _, its_kind, column in features if its_kind == kind]:
-                parts.append((kind, kind, np.stack(columns, axis=1, dtype=np.float32, casting="same_kind")))
+                parts.append((kind, kind, np.stack(columns, axis=1, dtype=np.result_type(*columns, np.bool_), casting="same_kind")))
         parts += [(name, kind, words) for name, kind, words in features if kind == "words"]
         if not parts:
             return EncodedTable(None, (), warnings)
         ends = list(itertools.accumulate(part.shape[1] for *_, part in parts))
         bounds = zip(parts, [0, *ends], ends, strict=False)
         blocks = tuple(Block(name, kind, start, end) for (name, kind, _), start, end in bounds)
-        return EncodedTable(side_by_side([part.astype(np.float32, copy=False) for *_, part in parts]), blocks, warnings)
+        return EncodedTable(side_by_side([part for *_, part in parts], np.float32), blocks, warnings)
 
     def positions(self) -> dict[str, list[int]]:
         """Where the features of each column are among all: see `encode`."""

@@ -238,15 +238,14 @@ def _columns(x: Any, block: Block) -> Any:
     return part if block.kind in WORDS or not scipy.sparse.issparse(part) else part.toarray()
 
 
-def side_by_side(parts: Sequence[Any]) -> Any:
+def side_by_side(parts: Sequence[Any], dtype: Any = None) -> Any:
     """Matrices as one; it is sparse where one of them is."""
-    if len(parts) == 1:
-        return parts[0]
     if not any(map(scipy.sparse.issparse, parts)):
-        return np.hstack(parts)
+        return np.asarray(parts[0] if len(parts) == 1 else np.hstack(parts), dtype=dtype)
     runs = range(0, parts[0].shape[0], ROWS_JOINED) or range(1)  # of rows: SciPy takes three times what it joins
-    rows = [scipy.sparse.hstack([scipy.sparse.csr_array(part[k : k + ROWS_JOINED]) for part in parts], format="csr") for k in runs]
-    return scipy.sparse.csr_array(scipy.sparse.vstack(rows, format="csr"))
+    each = ([scipy.sparse.csr_array(part[k : k + ROWS_JOINED], dtype=dtype) for part in parts] for k in runs)
+    rows = [scipy.sparse.hstack(run, format="csr") for run in each]
+    return rows[0] if len(rows) == 1 else scipy.sparse.csr_array(scipy.sparse.vstack(rows, format="csr"))
 
 
 def _lengths(x: Any) -> Any:
