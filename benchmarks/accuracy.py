@@ -34,7 +34,6 @@ from gcn_lpa.data.splits import Split
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import Ensemble, EnsembleWeights
 from gcn_lpa.learning.learn import learn, learn_many
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import predict_proba, scores
@@ -74,39 +73,18 @@ def recipe_of(row: str, ours: Recipe, best: Recipe) -> Recipe:
     """The recipe of a row where the default is `ours`."""
     if row in ("default", "best"):
         return {"default": ours, "best": best}[row]
-    if row in LESS or row == "+ positions":
+    if row == "+ positions":
         return ours
     if row.startswith("best +"):
         return best.replace(members=f"{best.members} {row.removeprefix('best +').strip()}")
     if row.startswith("best -"):
         gone = row.removeprefix("best -").strip()
         return best.replace(members=" ".join(name for name in best.members.split() if name != gone))
-    if row == "- smoothed-lr":  # a member with few labels
-        return ours.replace(members=" ".join(name for name in ours.members.split() if name != "smoothed-lr"))
     if row == "- places":  # what nodes without columns are told apart by
         return WITHOUT_FEATURES
     if row.startswith("- "):
         return ours.replace(**WITHOUT[row.removeprefix("- ")])
     return LAYERS if row == "first edition's default" else METHODS[row].fair(ours)
-
-
-def one_of_each(trained: Trained) -> Trained:
-    """Of every member the model of one fold, in place of five."""
-    members = [[trained.model.members[k][0]] for k in range(len(trained.model.members))]
-    return dataclasses.replace(trained, model=Ensemble(members).eval())
-
-
-def all_alike(trained: Trained) -> Trained:
-    """The mean of the members, and of no votes, in place of the weights that held-out labels gave."""
-    number, members = len(trained.weights.weights), trained.weights.num_members
-    weights = (1 / members,) * members + (0.0,) * (number - members)
-    return dataclasses.replace(trained, weights=EnsembleWeights(weights, (1.0,) * number, members))
-
-
-LESS = {
-    "- bagging": one_of_each,
-    "- weights and votes": all_alike,
-}  # what is taken from a default that is trained by folds
 
 
 def main() -> int:
@@ -198,7 +176,6 @@ def train(job: dict, root: str | None, device: str) -> dict:
     if per_class:
         recipe = recipe.replace(select="loss")
         trained = learn(graph, parts.train, recipe=recipe, seed=seed, device=device)
-        trained = LESS.get(job["row"], lambda same: same)(trained)
     else:
         (trained,) = learn_many(graph, [(parts.train, parts.val)], recipe, seeds=seed, device=device)
     seconds = time.perf_counter() - start

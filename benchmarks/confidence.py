@@ -2,7 +2,6 @@
 
     PYTHONPATH=.:benchmarks python benchmarks/confidence.py calibration --keep DIR --out benchmarks/results/confidence-cpu.json
     PYTHONPATH=.:benchmarks python benchmarks/confidence.py alone --out benchmarks/results/confidence-alone-cpu.json
-    PYTHONPATH=.:benchmarks python benchmarks/confidence.py audit --out benchmarks/results/audit-alone-cpu.json
 
 calibration: every run hides most labels, trains `quick` or `default` by folds as `gcn-lpa train FOLDER` does, and scores the hidden
 labels: ECE and log loss of the probabilities as the ensemble gives them, calibrated by a curve with the pull of a single node, and
@@ -13,9 +12,6 @@ without training.
 
 alone: 60 nodes without a label lose their edges, and no others do; how sure the model is of all nodes that no label reaches, and
 how often it is right.
-
-audit: 5 % of the labels of `both` are wrong, and a quarter of the nodes has no edge; the average precision of the audit of labels
-beside that of 1 - the probability that models not shown a label give it.
 """
 
 from __future__ import annotations
@@ -50,9 +46,7 @@ from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.insight.audit import cross_fit, rank_labels
 from gcn_lpa.predict import Prediction
-from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.stats import mean_of
 
 OTHERS = ("columns", "edges", "both", "opposites", "scaled", "accounts 0.03", "accounts 0.1", "streamers-es", "actor")
@@ -200,41 +194,14 @@ def alone(_: Path) -> dict[str, Any]:
     return {"rows": rows, "runs": runs}
 
 
-def audit(_: Path) -> dict[str, Any]:
-    from sklearn.metrics import average_precision_score
-
-    runs = []
-    for seed in range(6):
-        graph = graph_of({"graph": "both", "alone": 0.25, "seed": seed})
-        random = np.random.default_rng([seed, 24])
-        nodes = np.flatnonzero(random.random(graph.num_nodes) < 0.3)
-        wrong = random.choice(nodes, round(0.05 * len(nodes)), replace=False)
-        y = torch.full_like(graph.y, -1)
-        y[nodes] = graph.y[nodes]
-        y[wrong] = (y[wrong] + torch.from_numpy(random.integers(1, graph.num_classes, len(wrong)))) % graph.num_classes
-        noisy, is_wrong = dataclasses.replace(graph, y=y), np.isin(nodes, wrong)
-        recipe = choose_recipe(noisy, noisy.labeled)
-        fitted = cross_fit(noisy, recipe=recipe, seed=seed, device="cpu", threads=1)
-        place = {noisy.index_of(row.node): -k for k, row in enumerate(rank_labels(noisy, fitted).findings)}
-        own = fitted.probabilities.numpy()[nodes, y.numpy()[nodes]]
-        first, is_alone = sorted(nodes, key=lambda node: -place[node])[: len(wrong)], isolated(noisy)
-        found = {"ours": average_precision_score(is_wrong, [place[node] for node in nodes])}
-        found |= {"self-confidence": average_precision_score(is_wrong, -own)}
-        found |= {"isolated among the first": float(is_alone[first].mean()), "isolated": float(is_alone[nodes].mean())}
-        runs.append({"seed": seed, **found})
-        print(runs[-1], flush=True)
-    rows = {key: str(mean_of(np.array([run[key] for run in runs]))) for key in runs[0] if key != "seed"}
-    return {"rows": rows, "runs": runs}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["calibration", "alone", "audit"])
+    parser.add_argument("what", choices=["calibration", "alone"])
     parser.add_argument("--keep", type=Path, default=Path(), help="folder of predictions that are kept")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    result = {"calibration": own_folders, "alone": alone, "audit": audit}[given.what](given.keep)
+    result = {"calibration": own_folders, "alone": alone}[given.what](given.keep)
     print(json.dumps(result["rows"], indent=2))
     if given.out is not None:
         write_json(given.out, {**result, "device": "cpu", "environment": environment()})

@@ -1,14 +1,12 @@
 r"""What kinds of edges give: the default recipe with `relation=kind`, and without reading the kind at all, on generated folders.
 
     PYTHONPATH=. python benchmarks/relations.py --seeds 10 --out benchmarks/results/relations-cpu.json
-    PYTHONPATH=. python benchmarks/relations.py --arcs --seeds 4 --out benchmarks/results/relations-arcs-cpu.json
 
 Every graph has 1,000 nodes of four classes, eight columns that tell a little, and two kinds of edges. In `one tells` edges "cites"
 mostly join nodes of one class and edges "same city", three times as many, join nodes at random. In `both tell` there are as
 many of each, and both mostly join nodes of one class. In `neither tells` the same edges have one of the two names at random. The
 settings were fixed before training. Both rows are `gcn-lpa train FOLDER --split uniform` with the same seed, and so the same
-nodes to learn from; the difference is paired. With --arcs the two directions of the arcs of squirrel-directed are the kinds, on its
-development splits 0 to 3.
+nodes to learn from; the difference is paired.
 
     PYTHONPATH=. python benchmarks/relations.py --acm --seeds 5 --device cuda --workers 4 \
         --out benchmarks/results/relations-acm-h200.json
@@ -31,10 +29,8 @@ import numpy as np
 
 from benchmarks.ledgers import newest
 from gcn_lpa import evaluate, learn, load, split
-from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.files import write_json
 from gcn_lpa.engine.devices import environment
-from gcn_lpa.recipes import choose_recipe
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.stats import mean_of
@@ -55,7 +51,6 @@ ACM_LABELS, ACM_ROWS = (20, 40, 60), ("with types", "without", "same author", "s
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--arcs", action="store_true")
     parser.add_argument("--acm", action="store_true")
     parser.add_argument("--any-code", action="store_true", help="--acm: train nothing, take also what earlier code trained")
     parser.add_argument("--device", default="cpu", help="of --acm")
@@ -65,10 +60,10 @@ def main() -> int:
     if given.acm:
         return of_acm(given)
     found: dict[str, dict[str, list]] = {}
-    for graph in ["arcs of squirrel"] if given.arcs else GRAPHS:
+    for graph in GRAPHS:
         found[graph] = {row: [] for row in ROWS}
         for seed in range(given.seeds):
-            for row, result in (arcs(seed) if given.arcs else generated(graph, seed)).items():
+            for row, result in generated(graph, seed).items():
                 found[graph][row].append(result)
             last = [runs[-1] for runs in found[graph].values()]
             print(graph, seed, *(f"{run['accuracy']:.3f}" for run in last), last[1]["shares"], flush=True)
@@ -118,20 +113,6 @@ def papers(job: dict, device: str) -> dict:
     facts |= {"seconds": round(time.perf_counter() - start, 1), "device": device}
     print(job, facts, flush=True)
     return facts
-
-
-def arcs(seed: int) -> dict[str, dict]:
-    graph = load("squirrel-directed")
-    parts, found = split(graph, seed=seed), {}
-    for row, kinds in (("default", None), ("with relations", EdgeTypes.directions(graph.adjacency))):
-        one = dataclasses.replace(graph, edge_types=kinds)
-        recipe, start = choose_recipe(one, parts.train, by_folds=False), time.perf_counter()
-        trained = learn(one, parts.train, parts.val, recipe, seed=seed, device="cpu")
-        seconds = round(time.perf_counter() - start, 1)
-        shares = {name: round(share, 3) for name, share in trained.relations.items()}
-        accuracy = evaluate(trained, one, parts.test).accuracy
-        found[row] = {"accuracy": accuracy, "seconds": seconds, "shares": shares}
-    return found
 
 
 def generated(graph: str, seed: int) -> dict[str, dict]:

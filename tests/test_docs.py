@@ -15,6 +15,7 @@ import gcn_lpa
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.runs.folder import RUN_FILES
+from tests.helpers.pages import FENCE, prose, words_of
 
 ROOT = Path(__file__).parents[1]
 CONF = runpy.run_path(str(ROOT / "docs" / "conf.py"))
@@ -58,7 +59,11 @@ def exists(name):
 def anchors(page):
     """The anchors of a page as GitHub and MyST make them of its headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return set(map(anchor_of, headings))
+
+
+def anchor_of(heading):
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -205,3 +210,15 @@ def test_the_page_of_files_has_the_options_of_reading_and_the_files_of_a_run():
         reading_options(str(ROOT / "examples" / "club"))
     ) - INTERNAL
     assert set(re.findall(r"`([\w.]+\.(?:json|safetensors|csv|html))`", run.split("\n\n")[1])) == set(RUN_FILES) | {"manifest.json"}
+
+
+def test_each_question_is_answered_within_two_hundred_words():
+    """Two clicks: to the page of questions, and to a heading, or to the first one; then what stands below it."""
+    page = ROOT / "docs" / "questions.md"
+    links = re.findall(r"^\| .* \| \[[^\]]+\]\(([^)]+)\) \|$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(links) >= 30
+    for link in links:
+        path, _, anchor = link.partition("#")
+        _, *parts = re.split(r"^#+ (.*)$", FENCE.sub("", (page.parent / path).read_text(encoding="utf-8")), flags=re.MULTILINE)
+        below = {anchor_of(heading): text for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+        assert len(words_of(prose(below[anchor] if anchor else parts[1]))) <= 200, link

@@ -20,6 +20,7 @@ from torch import Tensor
 
 WARNING = "warning: "  # the beginning of a note that is a warning
 NO_LABEL = "no column is read as the label"  # in a warning that `train` repeats
+UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))  # of labels
 LONGEST_NAME = 100  # characters of a name that others are compared with
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 NUMBER = re.compile(r"-?[0-9]{1,4000}")

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gcn_lpa.data.checks import FLOAT32_MAX, WARNING, is_missing
+from gcn_lpa.data.checks import FLOAT32_MAX, UNKNOWN, WARNING, is_missing
 from gcn_lpa.data.table import Series, Table, is_text, number, plain_numbers, series
 
 NO_VALUE = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "--"))  # of numbers, dates, yes and no
@@ -99,6 +99,11 @@ class Cells:
         stripped, texts = pandas.factorize(series([text.strip() for text in texts.tolist()]))
         return stripped[codes], texts.tolist()
 
+    def forget(self) -> None:
+        """Keep no texts and numbers any longer: a million of them take more than their features."""
+        for computed in ("_distinct", "numbers"):
+            self.__dict__.pop(computed, None)
+
     @property
     def codes(self) -> np.ndarray:
         """Which of `texts` each cell is, [n]."""
@@ -165,6 +170,43 @@ def number_style(cells: Cells) -> NumberStyle | None:
             return style
     plain = NumberStyle()
     return plain if cells.share(~np.isnan(plain.values(cells.texts))) >= MOSTLY else None
+
+
+class LabelNumbers(NamedTuple):
+    """A column of labels as numbers."""
+
+    numbers: np.ndarray  # float64, NaN where unknown or no number, [n]
+    share: float  # of those that are known
+    notes: list[str]
+    problem: str  # what is wrong with the first label that is no number, and what would be right; "" where there is none
+
+
+def label_numbers(table: Table, column: str, unknown: Sequence[str] | str) -> LabelNumbers:
+    """Labels as numbers in one style, such as 1,234.50 or € 12; words such as "NA" mean unknown there."""
+    cells, named = Cells(table, column), {unknown} if isinstance(unknown, str) else set(map(str, unknown))
+    is_unknown = np.array([text in named or text.lower() in UNKNOWN or not text for text in cells.texts], dtype=bool)
+    known = list(itertools.compress(cells.texts, ~is_unknown))
+    units = Counter(unit for text in known if (unit := unit_of(text)) is not None)
+    styles = [NumberStyle(units.most_common(1)[0][0] if units else "", mark) for mark in THOUSANDS]
+    parsed = {style: np.where(is_unknown, math.nan, style.values(cells.texts)) for style in styles}
+    style = max(styles, key=lambda one: int(cells.counts[np.isfinite(parsed[one])].sum()))
+    values = parsed[style]
+    is_number = np.abs(values) <= FLOAT32_MAX
+    odd, number_known = ~is_number & ~is_unknown, max(1, int(cells.counts[~is_unknown].sum()))
+    notes, problem = [], ""
+    if words := [text for text in itertools.compress(cells.texts, is_unknown) if text and text not in named]:
+        notes.append(f"column {column!r}: labels that are {' or '.join(map(repr, words))} are read as unknown")
+    if style != NumberStyle():
+        mark = " with a decimal comma" * (style.decimal == ",")
+        notes.append(f"column {column!r} is read as numbers{style.unit and f' of {style.unit}'}{mark}")
+    if odd.any():
+        k, number_odd = int(odd.argmax()), int(cells.counts[odd].sum())
+        text, right = cells.texts[k], "a label of task 'regression' is a finite number, such as 2.5, or nothing"
+        right = "a date is no number: write years, or days since one" if ISO_DATE.fullmatch(text) else right
+        fewer = f"; option unknown={text} leaves {number_odd:,} such out" if odd.sum() == 1 else ""
+        problem = f"{cells.where(k)} is {text!r:.80}; {right}{fewer}"
+    numbers: np.ndarray = np.where(is_number, values, math.nan)[cells.codes]
+    return LabelNumbers(numbers, float(cells.counts[is_number].sum()) / number_known, notes, problem)
 
 
 def days_in(texts: Sequence[str], form: str) -> np.ndarray:
@@ -300,7 +342,7 @@ class Encoder(ABC):
         return self.warnings(cells)
 
     def indicator(self, is_missing: np.ndarray) -> Features:
-        return [("table", is_missing.astype(np.float64))] if self.missing else []
+        return [("table", is_missing)] if self.missing else []
 
 
 class ParsedColumn(Encoder):

@@ -15,7 +15,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.checks import NO_LABEL, WARNING, is_missing, some, type_word
+from gcn_lpa.data.checks import NO_LABEL, UNKNOWN, WARNING, is_missing, some, type_word
 from gcn_lpa.data.table import USUAL_NAMES, Table, is_text, number, series
 from gcn_lpa.engine.sparse import SparseMatrix
 
@@ -166,7 +166,7 @@ def _hops(graph: Graph, given: Tensor | np.ndarray) -> Tensor:
 
     nodes = torch.as_tensor(given).cpu()
     starts = nodes.nonzero().squeeze(1) if nodes.dtype == torch.bool else nodes.long().unique()
-    return breadth_first(graph.pattern.T, starts)  # rows of the transpose: who receives
+    return breadth_first(graph.pattern.T if graph.directed else graph.pattern, starts)  # rows of the transpose: who receives
 
 
 def html_table(caption: str, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
@@ -187,11 +187,15 @@ def html_notes(notes: Iterable[str]) -> str:
     return "".join(f"<p>{escape(note)}</p>" for note in notes)
 
 
-UNKNOWN = frozenset(("?", "na", "n/a", "nan", "null", "none", "unknown", "-", "--", "missing"))
 MOST_CLASSES = 200  # that are compared with each other
 MANY_NUMBERS = 20  # classes that are whole numbers: more may be meant as numbers
 MANY_FRACTIONS, NODES_PER_NUMBER = 10, 5  # different labels that are numbers, and how often each whole one may occur
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+ORDERED = (
+    "none tiny very-low low small medium middle moderate high large very-high very-large poor fair good very-good excellent never "
+    "rarely sometimes often always mild severe 1st 2nd 3rd 4th 5th"
+)
+RANGE = re.compile(r"[<>≤≥]=?\s*\d[\d.,]*|\d[\d.,]*\s*((-|–|to)\s*\d[\d.,]*|\+)")  # such as 10-20, > 50 or 50+
 RARER = 10  # how many times rarer than the class it may be is a misspelt one
 FEWEST_LETTERS = 4
 FEWEST_LABELLED, FEWEST_OF_A_CLASS = 10, 3  # nodes, for a warning that a column gives the class away
@@ -249,9 +253,11 @@ def look_like_numbers(column: str, labels: np.ndarray) -> str | None:
     if not (len(different) > MANY_FRACTIONS if has_fractions else are_many and not are_codes):
         return None
     shown = some([float(value) if has_fractions else int(value) for value in different], 3)
+    are_ids = not has_fractions and len(different) == len(known) > np.ptp(different) / 2
+    doubt = ", though each occurs once, as ids do" if are_ids else ""
     return (
-        f"{WARNING}column {column!r} holds {shown}: read as numbers to predict; option task=classification reads each as a class, "
-        "label=… names another column"
+        f"{WARNING}column {column!r} holds {shown}: read as numbers to predict{doubt}; option task=classification reads each as a "
+        "class, label=… names another column"
     )
 
 
@@ -275,7 +281,13 @@ def _first_fraction(cells: Iterable[Any]) -> int | None:
 
 def graph_warnings(graph: Graph) -> list[str]:
     """Warnings about classes that may not be meant as read, about missing edges, and about edge types that teach nothing."""
+    y = graph.target.classes(graph.y)
+    sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
     notes = not_classes(graph.class_names)
+    if not notes and graph.num_classes > MANY_NUMBERS and 2 * graph.num_classes > sizes.sum():
+        problem = f"{graph.num_classes:,} of {sizes.sum():,} labels differ, {some(graph.class_names, 3)}"
+        right = "ids and free text are no classes; numbers are written like 2.5, 1,234.50, € 12 or 12 %"
+        notes.append(f"{WARNING}{problem}: classes repeat; {right}")
     if "-1" in graph.class_names and graph.num_classes >= 3:
         notes.append(f"{WARNING}the label '-1' is read as a class; if it means unknown, say option unknown=-1")
     alike: dict[str, list[str]] = {}
@@ -291,8 +303,6 @@ def graph_warnings(graph: Graph) -> list[str]:
         elif len(names) > 1:
             how = "blanks around them" if len({name.strip() for name in names}) == 1 else "upper and lower case"
             notes.append(f"{WARNING}the labels {some(names)} differ by {how}, and are read as classes apart")
-    y = graph.target.classes(graph.y)
-    sizes = np.bincount(y[y >= 0], minlength=graph.num_classes)
     order = np.argsort(-sizes, kind="stable")[:MOST_CLASSES]
     for rare, frequent in itertools.product(order, order):
         name, other = graph.class_names[rare], graph.class_names[frequent]
@@ -321,8 +331,12 @@ def not_classes(names: Sequence[str]) -> list[str]:
     if names and all(DATE.fullmatch(name) for name in names):
         return [
             f"{WARNING}the labels are dates, {some(names, 3)}: each is read as a class; ranges of them, such as years, can be "
-            "predicted"
+            "predicted, or days as numbers"
         ]
+    words = {re.sub(r"[\s_]+", "-", name.strip().casefold()) for name in names}
+    if len(names) > 2 and (words <= set(ORDERED.split()) or all(map(RANGE.fullmatch, names))):
+        how = "written as 1, 2, 3, …, option task=regression predicts them as numbers"
+        return [f"the classes {some(names)} seem ordered, which is not used; {how}"]
     for separator in ("|", ";", ","):
         several = [name for name in names if separator in name]
         parts = Counter(part.strip() for name in names for part in name.split(separator))

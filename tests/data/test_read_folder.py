@@ -966,15 +966,72 @@ def test_the_structural_features_are_those_that_the_default_adds(labels, kind, s
         ),
         (range(10), None),
         (["a, b and c", "d", "e; f"], None),
-        (["low", "middle", "high"], None),
+        (["yes", "no", "maybe"], None),
+        (["low", "Medium", "very_high"], "the classes 'Medium', 'low', 'very_high' seem ordered, which is not used"),
+        (["0-10", "10-20", "> 20"], "the classes '0-10', '10-20', '> 20' seem ordered"),
+        ([f"{k}.5 kg" for k in range(30)], "warning: 30 of 30 labels differ, '0.5 kg', '1.5 kg', '10.5 kg', … 30 in all: classes"),
     ],
 )
 def test_labels_that_may_be_meant_otherwise_than_as_classes_are_named(labels, said):
     labels = [str(label) for label in labels]
     nodes = pandas.DataFrame({"id": range(len(labels)), "label": labels})
     graph = read_csv(nodes, pandas.DataFrame({"source": [0], "target": [1]}), label="label")
-    found = [note for note in graph.notes if "different numbers" in note or "dates" in note or "several" in note]
+    words = "different numbers", "dates", "several", "ordered", "labels differ"
+    found = [note for note in graph.notes if any(word in note for word in words)]
     assert [note[: len(said)] for note in found] == [said] if said else found == []
+
+
+def labelled_by(cells, **options):
+    """The graph of nodes with these labels."""
+    nodes = pandas.DataFrame({"id": range(len(cells)), "label": cells})
+    return read_csv(nodes, pandas.DataFrame({"source": [0], "target": [1]}), label="label", **options)
+
+
+NUMBERS = np.arange(30) * 137.5 + 1000.25
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{:,.2f}", None),
+        ("€ {:.2f}", "column 'label' is read as numbers of €"),
+        ("{:.2f}%", "column 'label' is read as numbers of %"),
+        ("{:.2f} €", "column 'label' is read as numbers of € with a decimal comma"),
+        ("{:.2f}", "column 'label' is read as numbers with a decimal comma"),
+    ],
+)
+def test_labels_are_numbers_in_the_style_they_are_written_in(written, said):
+    cells = [written.format(number) for number in NUMBERS]
+    if said is not None and "comma" in said:
+        cells = [cell.replace(".", ",") for cell in cells]
+    graph = labelled_by([*cells, "", "n/a"])
+    assert graph.target.words(graph.y)[:30].tolist() == NUMBERS.round(2).tolist() and int(graph.labeled.sum()) == 30
+    notes = [note for note in graph.notes if note.startswith("column 'label'")]
+    assert notes == ["column 'label': labels that are 'n/a' are read as unknown", *([said] if said else [])]
+
+
+@pytest.mark.parametrize("options", [{}, {"task": "regression"}])
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (["inf"], "row 31, column 'label' is 'inf'; a label of task 'regression' is a finite number, such as 2.5, or nothing"),
+        (["see note"], "is 'see note'; .* or nothing; option unknown=see note leaves 1 such out"),
+        (["ask", "none of them"], "is 'ask'; a label of task 'regression' is a finite number, such as 2.5, or nothing(; task|$)"),
+        (["2024-01-31"], "is '2024-01-31'; a date is no number: write years, or days since one"),
+    ],
+)
+def test_a_label_among_numbers_that_is_none_is_an_error_that_says_what_helps(odd, said, options):
+    cells = [*map(str, NUMBERS), *odd]
+    with pytest.raises(ValueError, match=said) as error:
+        labelled_by(cells, **options)
+    assert str(error.value).endswith("; task=classification reads classes") == (not options)
+    assert int(labelled_by(cells, unknown=odd, **options).labeled.sum()) == 30
+    assert labelled_by(cells, task="classification").num_classes == len(cells)
+
+
+def test_numbers_that_may_be_ids_are_read_and_doubted():
+    (note,) = [note for note in labelled_by([str(k) for k in range(1000, 1030)]).notes if "numbers to predict" in note]
+    assert "read as numbers to predict, though each occurs once, as ids do; option" in note
 
 
 def test_several_label_columns_are_several_runs(tmp_path):
@@ -1064,3 +1121,37 @@ def test_a_column_that_could_be_the_label_is_asked_for():
     assert warnings_in(read_csv(nodes, edges, label="segment").notes) == ()
     beside = read_csv(nodes, edges, labels=nodes[["id", "segment"]].rename(columns={"segment": "label"}))
     assert not any("no column is read as the label" in note for note in beside.notes)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_file_of_edges_is_read_piece_by_piece(tmp_path, monkeypatch, suffix, listed):
+    """The same graph, the same row of what is wrong, whatever is read at once."""
+    chance = np.random.default_rng(0)
+    ends = pandas.DataFrame(chance.integers(0, 40, (300, 2)).astype(str), columns=["source", "target"])
+    edges = ends.assign(kind=chance.choice(["a", "b"], 300), weight=1.5 + chance.integers(0, 3, 300))
+    write = "to_parquet" if suffix == "parquet" else "to_csv"
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    getattr(edges, write)(tmp_path / f"edges.{suffix}", index=False)
+    if listed:
+        pandas.DataFrame({"id": list(map(str, range(39))), "label": "x", "age": range(39)}).to_csv(
+            tmp_path / "nodes.csv", index=False
+        )
+    options = {"relation": "kind", "unlisted": "drop", "edge_features": "weight"}
+    graphs, problems = [], []
+    for at_once in (2**24, 100):
+        for module in ("table", "array_files", "constructors"):
+            monkeypatch.setattr(f"gcn_lpa.data.{module}.AT_ONCE", at_once)
+        graphs.append(load(tmp_path, **options))
+        if listed:
+            with pytest.raises(ValueError, match=r"which nodes\.csv does not list") as caught:
+                load(tmp_path)
+            problems.append(str(caught.value))
+    one, pieces = graphs
+    assert pieces.content_hash() == one.content_hash() and pieces.notes == one.notes
+    assert pieces.num_nodes == (39 if listed else 40)
+    if listed:
+        rows = {side: int((ends[side] == "39").to_numpy().argmax()) + (2 if suffix == "csv" else 1) for side in ends}
+        assert problems[0] == problems[1]
+        assert all(f"row {row}, column {side!r} is '39'" in problems[0] for side, row in rows.items())
