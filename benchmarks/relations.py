@@ -152,11 +152,11 @@ def scored(place: str, options: dict[str, str], seed: int) -> dict:
 def summary(runs: dict[str, list]) -> dict:
     """Mean and 95 % interval over seeds of both rows, of their paired difference, and of what each kind weighs."""
     accuracy = {row: np.array([run["accuracy"] for run in each]) for row, each in runs.items()}
-    shares = [run["shares"] for run in runs["with relations"]]
+    shares = [run["shares"] for run in runs["with relations"] if run["shares"]]  # none where one type stands alone
     return {
         **{row: str(mean_of(values)) for row, values in accuracy.items()},
         "difference": str(mean_of(accuracy["with relations"] - accuracy["default"])),
-        "shares": {kind: str(mean_of(np.array([share[kind] for share in shares]))) for kind in shares[0]},
+        "shares": {kind: str(mean_of(np.array([share[kind] for share in shares]))) for kind in (shares or [{}])[0]},
     }
 
 
