@@ -162,7 +162,7 @@ def resumed_run(folder: Path) -> dict[str, str]:
 
 def two_ranks(folder: Path) -> dict[str, str]:
     """Two processes under torchrun, each with half of the graph."""
-    run("partition", "digits", "--parts", 2, "--by", "ranges", "--out", folder / "parts")
+    run("partition", "digits", "--parts", 2, "--by", "stream", "--out", folder / "parts")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "gcn_lpa"]
     arguments = ["train", folder / "parts", "--out", folder / "run", "--epochs", 30, "--threads", 1]
     done = subprocess.run([*torchrun, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True, cwd=ROOT)

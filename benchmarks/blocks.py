@@ -355,7 +355,18 @@ def ensembles_in_parts(root: Path) -> list[str]:
     for name, facts in result(root, "ensembles-in-parts")["cases"].items():
         rows.append([name, f"{facts['classes that differ']} of {facts['nodes predicted']:,}"])
         rows[-1].append(f"{facts['largest gap of a probability']:.0e}")
-    return markdown(["graph, recipe", "classes that differ", "largest gap of a probability"], rows)
+        rows[-1].append(" / ".join(f"{max(facts[name]) / 1e6:.2f}" for name in ("bytes received", "planned")))
+    return markdown(["graph, recipe", "classes that differ", "largest gap of a probability", "MB received / planned"], rows)
+
+
+@block
+def partition(root: Path) -> list[str]:
+    heads = ["", "`partition`", "one part, read for training", "ratio", "edges between parts", "processor seconds"]
+    rows = []
+    for name, facts in result(root, "partition-cpu")["rows"].items():
+        rows.append([name, *(f"{facts[key] / 1e9:.2f} GB" for key in ("partition", "one part")), f"{facts['share']:.2f}"])
+        rows[-1] += [f"{100 * facts['between parts']:.0f} %", f"{facts['cpu']:.0f}"]
+    return markdown(heads, rows)
 
 
 # performance

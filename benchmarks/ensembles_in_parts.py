@@ -3,10 +3,12 @@
     PYTHONPATH=. python benchmarks/ensembles_in_parts.py        writes benchmarks/results/ensembles-in-parts.json
 
 Every graph is cut by METIS; training is whole (up to 1000 epochs). Compared are the classes and probabilities of
-predictions.csv, which has six digits, and the trees, to the bit. Ranks have one thread each, and so has the one process.
+predictions.csv, which has six digits, the trees, to the bit, and the bytes that came of other ranks, beside the planner's.
+Ranks have one thread each, and so has the one process.
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import tempfile
@@ -25,15 +27,16 @@ from gcn_lpa.data.datasets import load  # noqa: E402
 from gcn_lpa.data.files import write_json  # noqa: E402
 from gcn_lpa.data.splits import split  # noqa: E402
 from gcn_lpa.engine.devices import environment  # noqa: E402
-from gcn_lpa.methods.registry import members_of  # noqa: E402
+from gcn_lpa.methods.registry import METHODS, members_of  # noqa: E402
 from gcn_lpa.runs.folder import load_trained  # noqa: E402
 from gcn_lpa.runs.plan import Source, make_plan  # noqa: E402
 from gcn_lpa.runs.predictions import predict_run  # noqa: E402
 from gcn_lpa.runs.train_run import train_run  # noqa: E402
-from gcn_lpa.scale.partition import owners, write_partition  # noqa: E402
+from gcn_lpa.scale.partition import owners, read_facts, write_partition  # noqa: E402
+from gcn_lpa.scale.planner import Size, received  # noqa: E402
 from gcn_lpa.scale.together import Order  # noqa: E402
 from tests.helpers.mixed_tables import mixed_rows, write_mixed  # noqa: E402
-from tests.helpers.rank_jobs import on_ranks, whole_training  # noqa: E402
+from tests.helpers.rank_jobs import counted_training, on_ranks  # noqa: E402
 
 CASES = [  # graph, recipe, ranks
     *((name, "default", 2) for name in ("mixed table", "no columns", "cora")),
@@ -59,7 +62,8 @@ def compared(folder, source, recipe, ranks, alone):
     graph, kind = alone.graph, alone.plan.split
     write_partition(folder / "cut", graph, source, owners(graph, ranks), split(graph, seed=0, kind=kind))
     start = time.perf_counter()
-    on_ranks(ranks, whole_training, Order(folder / "cut", folder / "run", recipe=recipe))
+    order = Order(folder / "cut", folder / "run", recipe=recipe)
+    answers = on_ranks(ranks, counted_training, order)
     seconds, together, table = time.perf_counter() - start, load_trained(folder / "run"), predict_run(alone)
     rows = pandas.read_csv(folder / "run" / "predictions.csv", dtype={"label": str}, keep_default_na=False)
     names = [recipe.method for recipe in members_of(together.recipe).values()]
@@ -73,8 +77,23 @@ def compared(folder, source, recipe, ranks, alone):
             np.abs(rows.probability.to_numpy() - table.probability.to_numpy().astype(float)).max()
         ),
         "trees have the same bits": same,
+        "bytes received": [answer["received"] for answer in answers],
+        "planned": [planned_bytes(graph, order, answer) for answer in answers],
         "seconds of ranks": round(seconds, 1),
     }
+
+
+def planned_bytes(graph, order, answer):
+    """What the planner says that a rank receives, by the epochs that there were; None: a member has no formula."""
+    facts = read_facts(order.folder)
+    counts = {"nodes": answer["rows"], "halo": answer["halo"], "read": answer["read"], "labeled": facts.sizes[0]}
+    if graph.x_kind == "identity":
+        counts["stored"] = answer["rows"]
+    size, recipe = dataclasses.replace(Size.of(graph), **counts), order.plan(facts).recipe
+    epochs, once = received(size, recipe)
+    if {name for name in answer["epochs"] if not METHODS[members_of(recipe)[name].method].at_once} != set(epochs):
+        return None
+    return round(once + sum(each * answer["epochs"][name] for name, each in epochs.items()))
 
 
 def main():

@@ -2,6 +2,7 @@
 
     python benchmarks/memory.py --out benchmarks/results/memory-cpu.json
     python benchmarks/memory.py --device cuda --out benchmarks/results/memory-h200.json
+    python benchmarks/memory.py --partition 1e6/1e7 --out benchmarks/results/partition-cpu.json
 
 Each training has a process of its own, which first trains on a small graph, so that kernels are compiled and libraries loaded. On
 a CPU it counts how far the resident memory of the process then grows, at its peak, while the graph is made, a model is trained
@@ -10,6 +11,9 @@ planner says now beside the bytes of a result.
 
 On a CPU there is a second table: ten clusters with 256 columns of features in memory, and in a file of 32 or 16 bits a number
 (`gcn_lpa.data.array_files`). There only memory that is no file counts: the system drops pages of a file when it needs the room.
+
+`--partition NODES/EDGES` is the command `gcn-lpa partition` on two CSV files, beside a process that reads one of the parts for
+training with the recipe that `train` chooses: the peak of each whole process, Python and the libraries too.
 """
 
 import argparse
@@ -21,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -34,7 +40,9 @@ from gcn_lpa.graph import Graph
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.predict import predict_proba
 from gcn_lpa.recipes import DEFAULT, LAYERS, Recipe
+from gcn_lpa.scale.partition import read_facts, read_part
 from gcn_lpa.scale.planner import Size, estimate
+from gcn_lpa.scale.together import Order
 
 RECIPES = {
     "default, without members": DEFAULT.replace(members=""),
@@ -43,6 +51,7 @@ RECIPES = {
     "5 layers of 256": LAYERS.replace(hidden=256, gcn_layers=5),
 }
 CLUSTERS = (0, 10)
+GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # what is freed
 PLACES = ("memory", "float32", "float16")
 
 
@@ -55,10 +64,22 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plan", type=Path, metavar="FILE")
+    parser.add_argument("--partition", metavar="NODES/EDGES")
+    parser.add_argument("--parts", default="4,8")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measured(json.loads(given.one))))
+        job = json.loads(given.one)
+        if "write" in job:
+            from quick import write_large  # a script beside this one
+
+            write_large(Path(job["write"]), job["nodes"], job["edges"], seed=0)
+        print(json.dumps(read_one(Path(job["parts"])) if "parts" in job else {} if "write" in job else measured(job)))
+        return 0
+    if given.partition:
+        rows = partitioned(*(int(float(number)) for number in given.partition.split("/")), map(int, given.parts.split(",")))
+        if given.out is not None:
+            write_json(given.out, {"rows": rows, "environment": environment()})
         return 0
     if given.plan:
         write_json(given.plan, planned_anew(json.loads(given.plan.read_text()), given.nodes, given.root))
@@ -82,15 +103,43 @@ def main() -> int:
 
 
 def in_a_process(job: dict) -> dict:
-    exact = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # what is freed is given back
     done = subprocess.run(
         [sys.executable, __file__, "--one", json.dumps(job)],
-        env={**os.environ, **exact},
+        env={**os.environ, **GIVES_BACK},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
     return json.loads(done.stdout)
+
+
+def partitioned(nodes: int, edges: int, numbers: Iterable[int]) -> dict:
+    rows = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "graph"
+        folder.mkdir()
+        in_a_process({"write": str(folder), "nodes": nodes, "edges": edges})  # the peak of a process begins as that of its parent
+        for parts in numbers:
+            out = Path(place) / f"in-{parts}"
+            words = [sys.executable, "-m", "gcn_lpa", "partition", str(folder), "--parts", str(parts), "--out", str(out)]
+            cutting = subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**os.environ, **GIVES_BACK})
+            _, status, used = os.wait4(cutting.pid, 0)
+            assert status == 0
+            one = in_a_process({"parts": str(out)})
+            row = {"partition": 1024 * used.ru_maxrss, **one, "cpu": round(used.ru_utime + used.ru_stime, 1)}
+            row["share"] = round(row["partition"] / row["one part"], 2)
+            rows[f"{nodes:,} nodes, {edges:,} edges, {parts} parts"] = row
+            print(parts, json.dumps(row), flush=True)
+    return rows
+
+
+def read_one(folder: Path) -> dict:
+    """The peak of this process, which reads one part, and the share of entries that are between parts."""
+    facts = read_facts(folder)
+    rank = SimpleNamespace(rank=0)
+    part = read_part(folder, facts, Order(folder, folder / "run").plan(facts).recipe, rank)
+    row, col = part.graph.pattern.row, part.graph.pattern.col
+    return {"one part": peak(), "between parts": round(float((col >= facts.rows[0]).sum() / len(row)), 3)}
 
 
 def measured(job: dict) -> dict:

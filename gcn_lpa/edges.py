@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcn_lpa.engine.sparse import Pattern, SparseMatrix, glorot
+from gcn_lpa.engine.sparse import SparseMatrix, glorot
 from gcn_lpa.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -33,39 +33,23 @@ class Fixed(nn.Module):
 
 
 class Free(nn.Module):
-    """log M_ij = w_ij, one free number per edge of the training graph (Section 2.4), or the log of its softplus.
-
-    With `symmetric_edges` the two directions of an edge share their number.
-    """
-
-    _edges: tuple[str, SparseMatrix | None, Tensor] | None = None  # what `get_extra_state` made, and of what
+    """log M_ij = w_ij, one free number per edge of the training graph (Section 2.4), or the log of its softplus."""
 
     def __init__(self, recipe: Recipe, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.mask = recipe.edge_mask
-        self.shared = both_directions(graph.pattern) if recipe.symmetric_edges else None
-        num_weights = graph.pattern.num_entries if self.shared is None else self.shared.shape[1]
-        start = torch.zeros(num_weights)
+        start = torch.zeros(graph.pattern.num_entries)
         if recipe.edge_init == "glorot":  # the authors' code: fan-in and fan-out of a vector are its length
-            start.uniform_(-1, 1, generator=generator).mul_(math.sqrt(3 / max(1, num_weights)))
+            start.uniform_(-1, 1, generator=generator).mul_(math.sqrt(3 / max(1, len(start))))
         self.weight = nn.Parameter(start)
         self.fingerprint = graph.pattern.fingerprint
 
     def get_extra_state(self) -> Tensor:
-        """The edges that the weights belong to, as bytes: the fingerprint of their pattern, and which weight each entry has."""
-        if self._edges is None or self._edges[:2] != (self.fingerprint, self.shared):  # asked for at each better epoch
-            ties = self.shared.pattern.col.cpu().numpy().astype("<i8").tobytes() if self.shared is not None else b""
-            state = torch.frombuffer(bytearray(bytes.fromhex(self.fingerprint) + ties), dtype=torch.uint8)
-            self._edges = self.fingerprint, self.shared, state
-        return self._edges[2]
+        """The edges that the weights belong to, as bytes: the fingerprint of their pattern."""
+        return torch.frombuffer(bytearray.fromhex(self.fingerprint), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        raw = state.cpu().numpy().tobytes()
-        self.fingerprint = raw[:32].hex()
-        ties = torch.frombuffer(bytearray(raw[32:]), dtype=torch.int64) if len(raw) > 32 else None
-        if ties is not None and not (int(ties.min()) >= 0 and int(ties.max()) < len(self.weight)):
-            raise ValueError(f"the ties of free edge weights name weights beyond the {len(self.weight)} there are")
-        self.shared = None if ties is None else _selection(ties, len(self.weight))
+        self.fingerprint = state.cpu().numpy().tobytes().hex()
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *options: Any) -> None:
         weight = state.get(f"{prefix}weight")
@@ -79,37 +63,15 @@ class Free(nn.Module):
 
     def of_entries(self, graph: Graph) -> Tensor:
         """w_ij of every entry, [E]; for a cluster of the graph with a sparse gradient, so that Adam moves no other weight."""
-        pattern, shared = graph.pattern, self.shared
+        pattern = graph.pattern
         if pattern.cut_from is not None and pattern.cut_from[0] == self.fingerprint:
-            at = pattern.cut_from[1]
-            if shared is not None:
-                at = shared.pattern.col.to(at.device).index_select(0, at).long()
-            return torch.gather(self.weight, 0, at, sparse_grad=True)
+            return torch.gather(self.weight, 0, pattern.cut_from[1], sparse_grad=True)
         if pattern.fingerprint != self.fingerprint:
             raise ValueError(
                 "edge form 'free' keeps one weight per training edge and cannot score a graph with other edges; "
                 f"train with one of {forms_for_new_edges()} for inductive use"
             )
-        if shared is None:
-            return self.weight
-        if (shared.device, shared.dtype) != (self.weight.device, self.weight.dtype):
-            self.shared = shared = shared.to(self.weight.device).to(self.weight.dtype)
-        return shared @ self.weight
-
-
-def both_directions(pattern: Pattern) -> SparseMatrix:
-    """The matrix that copies one weight to the entries (i, j) and (j, i), [E, number of weights]."""
-    if not torch.equal(pattern.T.col, pattern.col):
-        raise ValueError("symmetric edge weights need an undirected graph")
-    pair = torch.minimum(torch.arange(pattern.num_entries), pattern.T.order.long().cpu())
-    first, ties = torch.unique(pair, return_inverse=True)
-    return _selection(ties, len(first))
-
-
-def _selection(ties: Tensor, num_weights: int) -> SparseMatrix:
-    """The matrix that copies weight ties[k] to entry k: a product whose gradient needs no atomics."""
-    rowptr = torch.arange(len(ties) + 1)
-    return SparseMatrix(Pattern(rowptr, ties, (len(ties), num_weights)), torch.ones(len(ties)))
+        return self.weight
 
 
 class Bilinear(nn.Module):

@@ -77,7 +77,7 @@ class Prediction:
         no neighbour. Of them a model would give what its weights happened to be before training.
         """
         outputs = self._with_prior(self.output)
-        if self.trained.target.kept_width == outputs.shape[1]:
+        if self.trained.target.names:
             return outputs
         return torch.cat([outputs, self.trained.known.errors_near(self.graph).unsqueeze(1)], dim=1)
 

@@ -78,7 +78,6 @@ class Recipe:
     edges: str = _field("agnn", "edge form: fixed, free, bilinear, gat, agnn, cosine, gaan, geniepath or gaussian")
     edge_rank: int = _field(32, "width of the projections inside the feature-based edge forms")
     edge_init: str = _field("zeros", "how free edge weights start", ("zeros", "glorot"))
-    symmetric_edges: bool = _field(False, "free weights: tie (i, j) and (j, i)")
     normalization: str = _field("row", "D⁻¹A as in the paper, or D^-½AD^-½", ("row", "symmetric"))
     dropout: float = _field(0.5, "dropout of the hidden layers")
     feature_dropout: float | None = _field(None, "dropout of the input features; None: as the hidden layers")

@@ -29,7 +29,7 @@ USUAL_MASS = 0.1  # of such a walk, that the usual error weighs as much as
 LEAST_SPREAD = 0.05  # of members, in standard scores, so that none has a logarithm
 FARTHEST = 3.0  # spreads that what widens an interval counts at most
 FEWEST_SPREAD = 100  # held-out numbers from which intervals may differ in width
-SURE = 1.0  # standard errors by which intervals of different widths must be better
+SURE = 0.5  # standard errors by which intervals of different widths must be better: slopes are pulled to 0, so little is at stake
 WIDTHS = ("the spread of members and votes", "errors nearby", "the level", "its square", "whether a label reaches the node")
 TRIED = ((0, 1), (2, 3), (0, 1, 2, 3))  # of them, beside the last
 
@@ -55,7 +55,6 @@ class Numbers:
     names: ClassVar[tuple[str, ...]] = ()
     width: ClassVar[int] = 1
     vote_width: ClassVar[int] = 2
-    kept_width: ClassVar[int] = 3  # of a held-out prediction: standard score, spread of members and votes, and errors nearby
 
     def __post_init__(self) -> None:
         is_finite = all(map(math.isfinite, (self.mean, self.spread, self.low, self.high)))

@@ -52,11 +52,6 @@ class Classes:
         """The number of columns of Y^(0)."""
         return len(self.names)
 
-    @property
-    def kept_width(self) -> int:
-        """The number of columns of a held-out prediction."""
-        return len(self.names)
-
     def only_classes(self, problem: str) -> None:
         """Refuse what is about classes: a ValueError where numbers are predicted."""
 

@@ -296,43 +296,20 @@ def test_free_weights_refuse_a_graph_with_other_edges_and_name_the_forms_that_ca
     assert all(repr(name) in str(error.value) for name in set(INDUCTIVE) - {"fixed"})
 
 
-def test_symmetric_weights_are_one_number_for_both_directions():
+def test_free_weights_bring_their_edges_with_them():
+    """A form that was built for no graph takes over weights and the edges they are of."""
     graph = six_nodes()
-    form = form_of("free", graph, symmetric_edges=True)
-    assert len(form.weight) == len(PAIRS) + 6  # and a self-loop each
-    scores = graph.adjacency.with_values(form(graph)).to_dense()
-    assert torch.equal(scores, scores.T)
-    assert len(scores[scores > 0].unique()) == len(PAIRS) + 6
-    form(graph).sum().backward()
-    assert sorted(form.weight.grad.tolist()) == [1] * 6 + [2] * len(PAIRS)
-
-
-def test_symmetric_weights_need_both_directions():
-    arrow = Graph.from_edges([(0, 1), (1, 2)], y=[0, 1, 0], directed=True)
-    with pytest.raises(ValueError, match="undirected"):
-        new_form("free", arrow, symmetric_edges=True)
-
-
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_free_weights_bring_their_edges_with_them(symmetric):
-    """A form that was built for no graph takes over weights, ties and the edges they are of."""
-    graph = six_nodes()
-    form = form_of("free", graph, symmetric_edges=symmetric)
+    form = form_of("free", graph)
     blank = new_form("free", Graph.from_edges([], x=FEATURES[:1], y=[0]))
     blank.load_state_dict(form.state_dict())
     assert torch.equal(blank(graph), form(graph))
     with pytest.raises(ValueError, match="cannot score a graph with other edges"):
         blank(six_nodes(pairs=[*PAIRS[:-1], (0, 5)]))
-    if symmetric:
-        broken = {**form.state_dict(), "weight": form.weight.detach()[:-1]}
-        with pytest.raises(ValueError, match="name weights beyond the 12 there are"):
-            new_form("free", graph).load_state_dict(broken)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_free_weights_follow_their_parameters_to_another_type(symmetric):
+def test_free_weights_follow_their_parameters_to_another_type():
     graph = in_float64(six_nodes())
-    form = form_of("free", six_nodes(), symmetric_edges=symmetric).double()
+    form = form_of("free", six_nodes()).double()
     weights = form.weight.detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda w: torch.func.functional_call(form, {"weight": w}, (graph,)), (weights,))
 

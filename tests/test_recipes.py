@@ -129,7 +129,7 @@ WRONG = {
     **{name: (-0.1, 1.0, 1.5, float("nan"), "x", False) for name in ("dropout", "edge_dropout", "feature_dropout")},
     "lr": (0, -0.1, float("nan"), float("inf"), "fast"),
     "lpa_ratio": (-0.1, 1.1, float("nan")),
-    **dict.fromkeys(("bias", "residual", "layer_norm", "self_loops", "symmetric_edges"), (1, "yes", None)),
+    **dict.fromkeys(("bias", "residual", "layer_norm", "self_loops"), (1, "yes", None)),
     **{name: ("other", 3, None) for name, field in FIELDS.items() if field.metadata["choices"]},
     **dict.fromkeys(("method", "edges", "origin"), (3, None)),
 }

@@ -25,7 +25,6 @@ OTHERS = ("gcn", "lr", "mlp", "lpa", "correct-and-smooth", "label-input", "appnp
 CASES = {
     "agnn": OURS,
     "free": OURS.replace(edges="free"),
-    "free symmetric": OURS.replace(edges="free", symmetric_edges=True),
     "gaussian": OURS.replace(edges="gaussian"),
     **{name: METHODS[name].settings(OURS).replace(**{f: getattr(OURS, f) for f in ("epochs", "features")}) for name in OTHERS},
 }
@@ -175,7 +174,7 @@ def test_other_columns_are_refused_with_what_would_be_right(graph, fitted):
         predict_proba(knows_positions, "karate")
 
 
-@pytest.mark.parametrize("case", ["free", "free symmetric"])
+@pytest.mark.parametrize("case", ["free"])
 def test_free_edges_are_refused_on_other_edges(fitted, case):
     with pytest.raises(ValueError, match=r"'free' keeps one weight per training edge .* train with one of 'bilinear'"):
         predict_proba(fitted(case), graph_of(seed=5))

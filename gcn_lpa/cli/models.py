@@ -175,6 +175,8 @@ def train_in_parts(order: Order, as_json: bool, start: float) -> None:
     from gcn_lpa.scale.ranks import is_first
     from gcn_lpa.scale.together import train_parts
 
+    if is_first():
+        options.print_received(order)
     with options.progress() if is_first() else contextlib.nullcontext() as watch:
         found = train_parts(order, watch)
     if found is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gcn_lpa.graph import Graph
     from gcn_lpa.runs.folder import TrainedRun
     from gcn_lpa.runs.plan import Plan, Source
+    from gcn_lpa.scale.together import Order
     from gcn_lpa.train import Epoch, JobName, Watch
 
 
@@ -357,6 +358,27 @@ def print_room(graph: Graph, recipe: Recipe, device: str) -> None:
     room = require_room(graph, recipe, choose_device(device))
     if room is not None and room.needed >= MUCH and not MANNERS.quiet:
         print(f"gcn-lpa: {room}", file=sys.stderr)
+
+
+TOLD = 1e6  # bytes of other ranks from which on they are worth a line
+
+
+def print_received(order: Order) -> None:
+    """Print on stderr how many bytes a rank receives of the others; what is wrong with an order, training says."""
+    from gcn_lpa.scale.partition import read_facts
+    from gcn_lpa.scale.planner import Size, gigabytes, received
+
+    with contextlib.suppress(ValueError):
+        facts = read_facts(order.folder)
+        halo, rows, entries = max(zip(facts.halos, facts.rows, facts.entries, strict=True))
+        is_bare = facts.x_kind == "identity"
+        columns = rows if is_bare else facts.num_columns
+        size = Size(rows, entries + rows, columns, len(facts.known), rows if is_bare else None, facts.directed, halo=halo)
+        epochs, once = received(size, order.plan(facts).recipe)
+        most = max(epochs.values(), default=0.0)
+        if most + once >= TOLD and not MANNERS.quiet:
+            each = f"up to {gigabytes(most)} in an epoch and {gigabytes(once)} once"
+            print(f"gcn-lpa: each of {facts.parts} ranks receives {each} of the others", file=sys.stderr)
 
 
 def print_forecast(graph: Graph, plan: Plan, device: str, threads: int | None, *, is_default: bool) -> None:

@@ -60,7 +60,7 @@ def partition(
     *,
     parts: Annotated[int, Option(min=1, help="How many processes shall train on the graph.")],
     out: Annotated[Path, Option(metavar="DIR", help="Folder to write the parts to.")],
-    by: Annotated[str, Option(metavar="metis|ranges", help="Few edges between parts, or ranges.")] = "metis",
+    by: Annotated[str | None, Option(metavar="metis|stream", help="metis: few edges between parts; stream: less memory.")] = None,
     split: Annotated[str, Option(help="uniform (60/20/20), stratified, official or per_class.")] = "uniform",
     seed: Annotated[int, Option(help="Of the split.")] = 0,
     overwrite: Annotated[bool, Option(help="Replace the parts in --out.")] = False,
@@ -88,8 +88,9 @@ def partition(
 
 def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> list[str]:
     """What a training holds, part by part."""
-    from gcn_lpa.scale.planner import gigabytes
+    from gcn_lpa.scale.planner import gigabytes, received
 
+    epochs, once = received(size, recipe)
     parts = {
         "graph": found.graph,
         "features": found.features,
@@ -101,7 +102,7 @@ def plan_lines(found: Estimate, size: Size, recipe: Recipe, workers: int) -> lis
     }
     whose = f"a worker of {workers}: " if workers > 1 else ""
     halo = f" and {size.halo:,.0f} of others" if size.halo else ""
-    last = f"received in an epoch {gigabytes(found.received)}"
+    last = f"received in an epoch {gigabytes(max(epochs.values()))}, and once {gigabytes(once)}"
     return [
         f"{whose}{size.nodes:,.0f} rows{halo}, {size.entries:,.0f} entries, {size.columns:,} columns, {size.classes:,} classes",
         f"{recipe.method}, {recipe.origin}",

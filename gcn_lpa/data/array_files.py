@@ -1,8 +1,10 @@
-"""Arrays in files of strangers: Planetoid's pickles, npz archives of graphs, and .npy files of features that stay on the disk.
+"""Files of strangers that are not text: Planetoid's pickles, npz archives of graphs, .npy files of features that stay on the disk,
+and Parquet files; and frames.
 
 Sizes are checked before anything is built, and nothing is executed. `pickle.load` runs what a file contains. So of Planetoid's
 files (cora, citeseer, pubmed) only those whose sha256 is known are looked at, by a reader that makes arrays, matrices and
-adjacency lists, and nothing else that a pickle could name.
+adjacency lists, and nothing else that a pickle could name. A Parquet file of a few bytes can hold a billion rows, or one long text
+a million times: what it would unpack to is counted first.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from gcn_lpa.data.checks import TASKS, node_mask
 from gcn_lpa.data.constructors import EdgeTypes
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.splits import Split
+from gcn_lpa.data.table import AT_ONCE, Series, Table, series, table_of
+from gcn_lpa.data.table import MAX_COLUMNS as MOST_COLUMNS
 from gcn_lpa.graph import Graph
 
 FEATURES_FILE = "features.npy"
@@ -37,6 +41,8 @@ MAX_DIRECTORY_BYTES = 64 * 2**10  # of a zip file: some hundred members
 MAX_COLUMNS = 10_000_000
 NUMBER_TYPES = "fiub"  # NumPy kinds: floats, integers, booleans
 READ_AT_ONCE = 1 << 22  # numbers that are looked at to find one that is not finite
+FREE_CELLS, CELLS_PER_BYTE = 2_000_000, 100  # that a Parquet file may hold: no honest table is as uniform as one beyond
+FREE_BYTES, BYTES_PER_BYTE = 100 * 2**20, 100  # the same of its text, unpacked
 
 PLANETOID_PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 MAX_PICKLE_BYTES = 16 * 2**20  # the largest of the files has 7.6 million
@@ -222,6 +228,91 @@ def mapped_features(path: Path, num_nodes: int) -> Tensor:
             right = "a feature is a finite number"
             raise ValueError(f"{path.name}, row {row}, column {column} is {x[row, column]}; {right}")
     return torch.from_numpy(x)
+
+
+def parquet_pieces(path: Path) -> Iterator[Table]:
+    """The rows of a Parquet file, so many cells at a time."""
+    start = 0
+    for names, columns in _batches(path):
+        yield table_of(path, names, columns, start)
+        start += len(columns[0]) if columns else 0
+
+
+def _batches(path: Path) -> Iterator[tuple[list[str], list[Series]]]:
+    """Names and cells of a Parquet file, whose texts are stored once each; one that would unpack to far more is refused."""
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'gcn-lpa[io]'") from error
+    try:
+        with path.open("rb") as file:
+            size, facts = path.stat().st_size, parquet.read_metadata(file)
+            if facts.num_columns > MOST_COLUMNS:
+                raise ValueError(f"it has {facts.num_columns:,} columns; at most {MOST_COLUMNS:,} are read")
+            groups = [facts.row_group(k) for k in range(facts.num_row_groups)]
+            values = sum(group.column(k).num_values for group in groups for k in range(facts.num_columns))
+            cells, unpacked = max(values, facts.num_rows), sum(group.total_byte_size for group in groups)
+            most = FREE_BYTES + BYTES_PER_BYTE * size
+            if cells > FREE_CELLS + CELLS_PER_BYTE * size:
+                raise ValueError(f"it says that it holds {cells:,} cells, in {size:,} bytes")
+            leaves = [facts.schema.column(k) for k in range(facts.num_columns)]
+            texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+            opened = parquet.ParquetFile(file, metadata=facts, read_dictionary=texts)
+            rows, read = max(1, AT_ONCE // 4 // max(1, facts.num_columns)), 0
+            for batch in opened.iter_batches(rows) if unpacked <= most else ():
+                read += sum(map(_num_bytes, batch.columns))
+                if read > most:
+                    break
+                yield list(map(str, batch.schema.names)), [series(_cells(column)) for column in batch.columns]
+            if max(read, unpacked) > most:
+                raise ValueError(f"it would unpack to {max(read, unpacked):,} bytes, from {size:,}")
+            if facts.num_rows == 0:
+                names = list(map(str, opened.schema_arrow.names))
+                yield names, [series([]) for _ in names]
+    except MemoryError:
+        raise
+    except Exception as error:  # pyarrow has its own errors for a damaged file
+        raise ValueError(f"{path} is not a Parquet file that can be read ({error!s:.300})") from error
+
+
+def _cells(column: Any) -> list[Any]:
+    import pyarrow
+
+    try:
+        return list(column.to_pandas().tolist())
+    except pyarrow.ArrowNotImplementedError:  # lists of texts that are stored once each
+        return list(column.to_pylist())
+
+
+def _num_bytes(array: Any) -> int:
+    """How many bytes an Arrow array has when each cell has a text of its own."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind) and not pyarrow.types.is_primitive(kind.value_type):
+        lengths = compute.cast(compute.binary_length(array.dictionary), pyarrow.int64())
+        return compute.sum(lengths.take(array.indices)).as_py() or 0
+    if pyarrow.types.is_struct(kind):
+        return sum(map(_num_bytes, array.flatten()))
+    return _num_bytes(array.values) if pyarrow.types.is_nested(kind) else array.nbytes
+
+
+def read_frame(frame: Any, role: str) -> Table:
+    """A table of a frame of pandas or polars, or of Arrow; errors call it by its role and count its rows from 1."""
+    path = Path("graph", f"the frame of {role}")
+    if hasattr(frame, "iloc"):
+        columns = [series(frame.iloc[:, k].tolist()) for k in range(frame.shape[1])]
+        return table_of(path, list(map(str, frame.columns)), columns)
+    if not hasattr(frame, "__arrow_c_stream__"):
+        known = "a frame is one of pandas or polars (of a lazy one its .collect()), or an Arrow table"
+        raise TypeError(f"{path.name} is a {type(frame).__module__}.{type(frame).__name__}; {known}")
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("frames of polars and Arrow tables need pyarrow: pip install 'gcn-lpa[io]'") from error
+    table = pyarrow.table(frame)
+    return table_of(path, table.column_names, [series(_cells(column)) for column in table.columns])
 
 
 _SUMS = (files("gcn_lpa.data") / "planetoid.sha256").read_text(encoding="utf-8")  # as of `sha256sum`

@@ -99,6 +99,11 @@ class Cells:
         stripped, texts = pandas.factorize(series([text.strip() for text in texts.tolist()]))
         return stripped[codes], texts.tolist()
 
+    def forget(self) -> None:
+        """Keep no texts and numbers any longer: a million of them take more than their features."""
+        for computed in ("_distinct", "numbers"):
+            self.__dict__.pop(computed, None)
+
     @property
     def codes(self) -> np.ndarray:
         """Which of `texts` each cell is, [n]."""
@@ -337,7 +342,7 @@ class Encoder(ABC):
         return self.warnings(cells)
 
     def indicator(self, is_missing: np.ndarray) -> Features:
-        return [("table", is_missing.astype(np.float64))] if self.missing else []
+        return [("table", is_missing)] if self.missing else []
 
 
 class ParsedColumn(Encoder):

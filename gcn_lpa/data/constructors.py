@@ -36,6 +36,7 @@ STAND_IN_NOTES = {
 }
 DIRECTION = "direction"  # in place of a column: the two directions of arcs are the edge types
 DIRECTIONS = ("along arcs", "against arcs")
+AT_ONCE = 2**22  # edges that are brought into order together
 MOST_EDGE_TYPES = 20  # each has its own hop weights, and takes as many products as a whole graph
 
 
@@ -76,10 +77,11 @@ def from_edges(
     entries = scipy.sparse.coo_array((values, (source, target)), shape=(len(names), len(names)))
     is_weighted = weights is not None
     matrix = merged_edges(entries, weighted=is_weighted, directed=directed)
+    types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
+    del entries, values
     features, x_kind = node_features(x, matrix)
     labels, classes = checks.node_labels(y, names, class_names, task)
     numbers = Numbers() if labels.is_floating_point() else None
-    types = None if edge_types is None else EdgeTypes.of(edge_types, entries, weighted=is_weighted, directed=directed)
     adjacency = SparseMatrix.from_scipy(matrix)
     graph = cls(adjacency, features, labels, classes, names, name, directed, (), x_kind, numbers=numbers)
     notes = [] if isinstance(names, range) else [f"{len(names):,} nodes named by their ids", *alike_names(names)]
@@ -243,26 +245,27 @@ def node_features(x: Any, adjacency: scipy.sparse.csr_array) -> tuple[Tensor | S
         numbers = (values if values.dtype.kind in "fiub" else checks.as_numbers(values)).astype(np.float32)
     if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
         k = int(wrong[0])
-        row, column = (side[k] for side in array.coords) if is_sparse else divmod(k, array.shape[1])
+        row, column = (side[k] for side in array.tocoo().coords) if is_sparse else divmod(k, array.shape[1])
         right = "features are finite 32-bit floats"
         raise ValueError(f"x has {checks.as_plain(values[k])!r} in row {row}, column {column}; {right}")
     if not is_sparse:
         return torch.from_numpy(numbers).view(array.shape), "given"
-    matrix = scipy.sparse.coo_array((numbers, array.coords), shape=array.shape).tocsr()
+    matrix = scipy.sparse.csr_array((numbers, array.indices.copy(), array.indptr.copy()), shape=array.shape)
+    matrix.sum_duplicates()
     matrix.eliminate_zeros()
     features = SparseMatrix.from_scipy(matrix)
     return features, "identity" if features.pattern.is_identity and bool((features.values == 1).all()) else "given"
 
 
 def _feature_array(x: Any) -> Any:
-    """Features as a NumPy array where they are dense, as a SciPy COO array where they are sparse."""
+    """Features as a NumPy array where they are dense, as rows of a SciPy array where they are sparse."""
     if isinstance(x, SparseMatrix):
         x = x.to_scipy()
     elif isinstance(x, Tensor) and x.layout != torch.strided:
         x = x.detach().cpu().to_sparse_coo().coalesce()
-        return scipy.sparse.coo_array((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape))
+        return scipy.sparse.coo_array((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape)).tocsr()
     if scipy.sparse.issparse(x):
-        return scipy.sparse.coo_array(x)
+        return scipy.sparse.csr_array(x)
     if isinstance(x, (list, tuple)) and len({len(row) for row in x if hasattr(row, "__len__")}) > 1:
         raise ValueError(f"the rows of x have different lengths: {sorted({len(row) for row in x})}")
     return checks.as_array(x)
@@ -357,16 +360,30 @@ class EdgeTypes:
 
 def merged_edges(entries: scipy.sparse.coo_array, *, weighted: bool, directed: bool) -> scipy.sparse.csr_array:
     """Entries [source, target] as an adjacency: duplicates summed, or all of weight 1, and both directions joined; in float32."""
-    matrix = entries.T.tocsr() if directed else entries.tocsr()  # sums duplicates
-    if not weighted:
-        matrix.data[:] = 1
-    matrix = matrix if directed else matrix.maximum(matrix.T.tocsr())
-    with np.errstate(over="ignore", under="ignore"):
-        values = matrix.data.astype(np.float32)
-    wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-    if len(wrong):
-        raise ValueError(f"weight {matrix.data[wrong[0]]} is beyond 32-bit floats; scale the weights")
-    return scipy.sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+    (source, target), n = entries.coords, entries.shape[0]
+    num_blocks = -(-entries.nnz // AT_ONCE) or 1  # of rows: what the way there takes is that of one block
+    sizes, columns, values = [np.zeros(1, np.int64)], [], []
+
+    def block(row: np.ndarray, col: np.ndarray, first: int, last: int) -> scipy.sparse.csr_array:
+        here = slice(None) if num_blocks == 1 else np.flatnonzero((row >= first) & (row < last))
+        found = scipy.sparse.coo_array((entries.data[here], (row[here] - first, col[here])), shape=(last - first, n)).tocsr()
+        if not weighted:
+            found.data[:] = 1  # duplicates were summed
+        return found
+
+    for k in range(num_blocks):
+        rows = k * n // num_blocks, (k + 1) * n // num_blocks
+        found = block(target, source, *rows)
+        found = found if directed else found.maximum(block(source, target, *rows))
+        with np.errstate(over="ignore", under="ignore"):
+            values.append(found.data.astype(np.float32))
+        wrong = np.flatnonzero(~(np.isfinite(values[-1]) & (values[-1] > 0)))
+        if len(wrong):
+            raise ValueError(f"weight {found.data[wrong[0]]} is beyond 32-bit floats; scale the weights")
+        sizes.append(np.diff(found.indptr))
+        columns.append(found.indices)
+    arrays = np.concatenate(values), np.concatenate(columns), np.concatenate(sizes).cumsum()
+    return scipy.sparse.csr_array(arrays, shape=entries.shape)
 
 
 def loops_added(matrix: SparseMatrix) -> tuple[SparseMatrix, int]:

@@ -268,7 +268,7 @@ def read_address(text: str, content: str) -> tuple[Table, list[str]]:
     kept = [(name, series(cells, text_type())) for name, cells in cells_of if name not in unread]
     title = address.what if address.kind == "table" else f"the query for {content}"
     path = Path(Path(address.place).stem or "graph", title.replace("/", "|"))
-    return table_of(path, [name for name, _ in kept], [cells for _, cells in kept], len(rows)), notes
+    return table_of(path, [name for name, _ in kept], [cells for _, cells in kept]), notes
 
 
 def _listed(address: Address, connection: Any) -> tuple[str, str]:

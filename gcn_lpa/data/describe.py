@@ -166,7 +166,7 @@ def _hops(graph: Graph, given: Tensor | np.ndarray) -> Tensor:
 
     nodes = torch.as_tensor(given).cpu()
     starts = nodes.nonzero().squeeze(1) if nodes.dtype == torch.bool else nodes.long().unique()
-    return breadth_first(graph.pattern.T, starts)  # rows of the transpose: who receives
+    return breadth_first(graph.pattern.T if graph.directed else graph.pattern, starts)  # rows of the transpose: who receives
 
 
 def html_table(caption: str, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:

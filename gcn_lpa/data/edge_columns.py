@@ -437,10 +437,8 @@ def read_edge_columns(
     return EdgeColumns(EdgeFunctions(tuple(functions)), row, col, weight, basis, listed.directed), notes
 
 
-def edge_types_in(table: Table, column: str, ends: Sequence[str]) -> list[str]:
-    """The type of each edge; an empty cell, a column of ends, or more types than can be weighed are refused."""
-    if column in ends:
-        raise ValueError(f"relation={column!r} is the column of an end of the edges; it names that of their types")
+def edge_types_in(table: Table, column: str) -> list[str]:
+    """The type of each edge; an empty cell, or more types than can be weighed, are refused."""
     types = ["" if is_missing(cell) else str(cell).strip() for cell in table.columns[column]]
     if "" in types:
         raise ValueError(f"{table.where(types.index(''), column)} is empty; every edge needs a type")

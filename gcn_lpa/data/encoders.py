@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -153,8 +154,7 @@ class CategoryColumn(Encoder):
 
     def features(self, cells: Mapping[str, Cells]) -> Features:
         codes, width = self.codes(cells[self.name]), len(self.values)
-        columns = [("table", (codes == k).astype(np.float64)) for k in range(width + self.other)]
-        return [*columns, *self.indicator(codes == -1)]
+        return [*(("table", codes == k) for k in range(width + self.other)), *self.indicator(codes == -1)]
 
     def warnings(self, cells: Mapping[str, Cells]) -> list[str]:
         if self.other:
@@ -261,15 +261,16 @@ class TextColumn(Encoder):
     def features(self, cells: Mapping[str, Cells]) -> Features:
         column, position = cells[self.name], {term: k for k, term in enumerate(self.terms)}
         idf = 1 + np.log((1 + self.cells) / (1 + np.array(self.counts, dtype=np.float64)))
-        rows = [
-            sorted((position[term], often) for term, often in words_in(text).items() if term in position) for text in column.texts
-        ]
-        ends = np.cumsum([0, *map(len, rows)])
-        entries = np.array(list(itertools.chain(*rows)), dtype=np.int64).reshape(-1, 2)
-        values = entries[:, 1] * idf[entries[:, 0]]
-        lengths = np.sqrt(np.add.reduceat(np.append(values**2, 0.0), ends[:-1])) if len(rows) else np.empty(0)
-        values /= np.repeat(lengths, np.diff(ends))
-        distinct = scipy.sparse.csr_array((values, entries[:, 0], ends), shape=(len(rows), len(idf)))
+        pairs, ends = array("i"), array("q", [0])  # a tuple for each would take ten times as much
+        for text in column.texts:
+            row = sorted((position[term], often) for term, often in words_in(text).items() if term in position)
+            pairs.extend(itertools.chain(*row))
+            ends.append(len(pairs) // 2)
+        (terms, often), size = np.array(pairs, dtype=np.int32).reshape(-1, 2).T, np.diff(ends)
+        values = often * idf[terms]
+        lengths = np.sqrt(np.add.reduceat(np.append(values**2, 0.0), ends[:-1])) if len(size) else np.empty(0)
+        values /= np.repeat(lengths, size)
+        distinct = scipy.sparse.csr_array((values, terms, ends), shape=(len(size), len(idf)))
         return [("words", scipy.sparse.csr_array(distinct[column.codes]))]
 
 
@@ -355,18 +356,21 @@ class Columns:
 
     def encode(self, cells: Mapping[str, Cells], warnings: Sequence[str]) -> EncodedTable:
         """The features of columns that are at hand: numbers first, then what is ready, then words."""
-        features = [(encoder.name, *part) for encoder in self.encoders for part in encoder.features(cells)]
-        parts = []
+        features, parts = [], []
+        for encoder in self.encoders:
+            features += [(encoder.name, *part) for part in encoder.features(cells)]
+            for name in encoder.sources:
+                cells[name].forget()
         for kind in ("numbers", "table"):
             if columns := [column for _, its_kind, column in features if its_kind == kind]:
-                parts.append((kind, kind, np.stack(columns, axis=1)))
+                parts.append((kind, kind, np.stack(columns, axis=1, dtype=np.result_type(*columns, np.bool_), casting="same_kind")))
         parts += [(name, kind, words) for name, kind, words in features if kind == "words"]
         if not parts:
             return EncodedTable(None, (), warnings)
         ends = list(itertools.accumulate(part.shape[1] for *_, part in parts))
         bounds = zip(parts, [0, *ends], ends, strict=False)
         blocks = tuple(Block(name, kind, start, end) for (name, kind, _), start, end in bounds)
-        return EncodedTable(side_by_side([part for *_, part in parts]), blocks, warnings)
+        return EncodedTable(side_by_side([part for *_, part in parts], np.float32), blocks, warnings)
 
     def positions(self) -> dict[str, list[int]]:
         """Where the features of each column are among all: see `encode`."""

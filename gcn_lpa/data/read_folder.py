@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features
-from gcn_lpa.data.checks import WARNING, Ends, check_task, close_to, is_address, some
+from gcn_lpa.data.array_files import FEATURES_FILE, mapped_features, parquet_pieces, read_frame
+from gcn_lpa.data.checks import WARNING, Ends, check_task, is_address, some
 from gcn_lpa.data.column_types import MOSTLY, Cells, label_numbers, times_in
 from gcn_lpa.data.constructors import DIRECTION, EdgeTypes
 from gcn_lpa.data.describe import (
@@ -37,16 +37,17 @@ from gcn_lpa.data.edge_columns import EdgeFunctions, ListedEdges, edge_types_in,
 from gcn_lpa.data.encoders import Columns, EncodedTable, learn_columns
 from gcn_lpa.data.scaling import Block
 from gcn_lpa.data.table import (
-    USUAL_NAMES,
     Series,
     Table,
+    Unlisted,
     columns_by_values,
-    named_by_first_row,
-    read_delimited,
-    read_frame,
-    read_parquet,
+    delimited_pieces,
+    joined,
+    names_columns,
+    positions,
     series,
     text_type,
+    with_header,
 )
 from gcn_lpa.graph import Graph
 
@@ -177,6 +178,20 @@ class NodeColumns:
     time: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class ReadEdges:
+    """What was read of the edges."""
+
+    ends: tuple[str, str]  # columns
+    source: np.ndarray  # positions of the nodes
+    target: np.ndarray
+    names: Series  # of the nodes
+    weights: np.ndarray | None = None
+    types: list[str] | None = None
+    table: Table | None = None  # columns beside the ends
+    read: Sequence[str] = ()  # those that may weigh edges
+
+
 @dataclass
 class _Reading:
     """Files on their way to a graph: the columns that the caller names, as in `read_csv`, the tables, and notes."""
@@ -203,6 +218,8 @@ class _Reading:
     node_table: Table | None = None
     label_table: Table | None = None
     matched: dict[str, str] = field(default_factory=dict)  # columns by their roles that were found by their values
+    not_listed: list[Unlisted] = field(default_factory=list)
+    num_left_out: int = 0
 
     def graph(self, nodes: Any, edges: Any, labels: Any, *, directed: bool, name: str | None) -> Graph:
         """The graph that the files describe; an edge or a label of a node that is not listed is refused."""
@@ -210,49 +227,42 @@ class _Reading:
 
         check_task(self.task)
         self.node_table = self.table(nodes, NODE_ROLES, "nodes")
-        edge_table = self.table(edges, EDGE_ROLES, "edges")
         self.label_table = self.table(labels, NODE_ROLES, "labels")
-        self.require_files(edge_table)
-        self.require_columns(edge_table)
-        origin = self.node_table or edge_table  # the file that says which nodes there are
+        pieces = iter(()) if edges is None else self.pieces(edges, EDGE_ROLES, "edges")
+        first = next(pieces, None)
+        self.require_files(first)
+        self.require_columns(first)
+        origin = self.node_table or first  # the file that says which nodes there are
         if origin is None:
             raise ValueError("there is nothing to read: give a file of nodes, of edges, or both")
-        nothing = series([], text_type())
-        sides, source_ids, target_ids, weights, types, read = (
-            self.edges(edge_table) if edge_table else ((), nothing, nothing, None, None, ())
-        )
+        nothing, none = series([], text_type()), np.empty(0, np.int32)
         id_column, ids, given = self.label_file(self.label_table) if self.label_table else ("", nothing, None)
-        listed = self.listed_nodes(self.node_table) if self.node_table else self.nodes_at_ends(source_ids, target_ids, ids)
-        names, y = listed.names.to_numpy(object).tolist(), listed.y
-        columns = [listed.names, source_ids, target_ids, ids]
-        codes, _ = pandas.factorize(pandas.concat(columns, ignore_index=True))  # names first, and different: positions
-        _, source, target, labelled = np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
-        if edge_table is not None:
-            guessed = [column for column in sides if column not in (self.source, self.target)]
-            node = next((name for name in guessed if name in names), None)
-            if edge_table.first_row_names and node is not None:
+        listed = self.listed_nodes(self.node_table) if self.node_table else NodeColumns(nothing, self.stand_in())
+        read = ReadEdges(("", ""), none, none, listed.names) if first is None else self.edges(first, pieces, listed.names)
+        y, nodes_of = listed.y, read.names
+        if self.node_table is None:
+            nodes_of = pandas.concat([nodes_of, ids], ignore_index=True).drop_duplicates()
+        if self.label_table is not None and given is not None:
+            labelled = positions(nodes_of, ids)
+            self.not_listed.append(Unlisted(id_column).with_rows(self.label_table, ids, labelled >= len(nodes_of)))
+            y = np.full(len(nodes_of), None)
+            y[labelled[labelled < len(nodes_of)]] = given[labelled < len(nodes_of)]
+        names = nodes_of.to_numpy(object).tolist()
+        if first is not None and first.first_row_names:
+            guessed = [end for end in read.ends if end not in (self.source, self.target)]
+            if (node := next((end for end in guessed if end in names), None)) is not None:
                 raise ValueError(
-                    f"the first row of {edge_table.path.name} is {some(list(edge_table.columns))}, and {node!r} is also a node: "
+                    f"the first row of {first.path.name} is {some(list(first.columns))}, and {node!r} is also a node: "
                     "that row may be an edge. Say option header=false if it is, or source=… and target=… if these are names of "
                     "columns"
                 )
-        read_ids: list[tuple[Table, str, np.ndarray, Series]] = []
-        if edge_table is not None:
-            read_ids = [(edge_table, sides[0], source, source_ids), (edge_table, sides[1], target, target_ids)]
-        if self.label_table is not None and given is not None:
-            read_ids.append((self.label_table, id_column, labelled, ids))
-            y = np.full(len(names), None)
-            y[labelled[labelled < len(names)]] = given[labelled < len(names)]
-        kept = (source < len(names)) & (target < len(names))
-        if self.unlisted != "drop":
-            _require_listed(read_ids, names, origin)
-        elif edge_table is not None and not kept.all():
-            edge_table, source, target = edge_table.of(kept), source[kept], target[kept]
-            weights = None if weights is None else weights[kept]
-            types = None if types is None else list(itertools.compress(types, kept))
-            left_out = f"{int((~kept).sum()):,} edges are left out: {origin.path.name} does not list their nodes"
+        problems = [unlisted.problem(names, origin) for unlisted in self.not_listed if unlisted.number]
+        if problems and self.unlisted != "drop":
+            raise ValueError(f"{ALSO.join(problems)}. Option unlisted=drop leaves such rows out")
+        if self.num_left_out:
+            left_out = f"{self.num_left_out:,} edges are left out: {origin.path.name} does not list their nodes"
             self.notes.append(f"{WARNING}{left_out}")
-        ends = Ends(source, target, are_positions=True)
+        ends = Ends(read.source, read.target, are_positions=True)
         options: dict[str, Any] = {
             "x": listed.x,
             "y": y,
@@ -260,7 +270,7 @@ class _Reading:
             "directed": directed,
             "name": name or origin.path.resolve().parent.name,
         }
-        graph = Graph.from_edges(ends, weights=weights, edge_types=types, node_names=names, **options)
+        graph = Graph.from_edges(ends, weights=read.weights, edge_types=read.types, node_names=names, **options)
         edge_types = graph.edge_types
         if self.relation == DIRECTION and edge_types is None:
             if not directed:
@@ -268,12 +278,10 @@ class _Reading:
                 raise ValueError(f"relation='direction' is about arcs, but these edges have no direction; {right}")
             edge_types = EdgeTypes.directions(graph.adjacency)
         learned: dict[str, Any] = {"blocks": listed.blocks, "columns": listed.columns, "time": listed.time}
-        if edge_table is not None and (read or self.edge_functions is not None):
-            rows, by_type = (
-                ListedEdges(source, target, weights, directed),
-                [] if types is None else [str(self.relation)],
-            )
-            learned["edge_columns"], notes = read_edge_columns(edge_table, read, rows, by_type, self.edge_functions)
+        if read.table is not None and (read.read or self.edge_functions is not None):
+            rows = ListedEdges(read.source, read.target, read.weights, directed)
+            by_type = [] if read.types is None else [str(self.relation)]
+            learned["edge_columns"], notes = read_edge_columns(read.table, read.read, rows, by_type, self.edge_functions)
             self.notes += notes
         graph = dataclasses.replace(graph, edge_types=edge_types, **learned)
         notes = [*graph.notes, *self.notes, *graph_warnings(graph), *harmful_edges(graph)]
@@ -283,28 +291,30 @@ class _Reading:
 
     def table(self, file: Any, roles: tuple[str, ...], content: str) -> Table | None:
         """A file or frame with its header; None where there is none."""
-        if file is None or hasattr(file, "columns"):
-            return None if file is None else read_frame(file, content)
-        if is_address(file):
+        return None if file is None else joined(self.pieces(file, roles, content))
+
+    def pieces(self, file: Any, roles: tuple[str, ...], content: str) -> Iterator[Table]:
+        """Its rows, so many at a time."""
+        if hasattr(file, "columns"):
+            yield read_frame(file, content)
+        elif is_address(file):
             from gcn_lpa.data.databases import read_address
 
             table, notes = read_address(file, content)
             self.notes += notes
-            return table
-        path = Path(file)
-        if not path.is_file():
+            yield table
+        elif not (path := Path(file)).is_file():
             raise ValueError(f"there is no file {path}")
-        if path.suffix == ".parquet":
-            return read_parquet(path)
-        table = read_delimited(path, roles, header=self.header, encoding=self.encoding, delimiter=self.delimiter)
-        if self.header:
-            return table
-        cells = [column.iloc[0] for column in table.columns.values() if len(column.iloc[0]) > 1]  # "a" is no clear name
-        names = [next((cell for cell in cells if cell.strip().lower() in USUAL_NAMES[role]), None) for role in roles[:2]]
-        if None in names or any(column.iloc[1:].isin(names).any() for column in table.columns.values()):
-            return table
-        self.notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
-        return dataclasses.replace(named_by_first_row(table), first_row_names=False)
+        elif path.suffix == ".parquet":
+            yield from parquet_pieces(path)
+        else:
+            pieces = delimited_pieces(path, roles, encoding=self.encoding, delimiter=self.delimiter)
+            first = next(pieces)
+            every, is_named = itertools.chain([first], pieces), self.header or names_columns(first, roles)
+            if is_named > self.header:
+                self.notes.append(f"the first row of {path.name} names its columns, and is read as a header all the same")
+            for piece in with_header(every) if is_named else every:
+                yield dataclasses.replace(piece, first_row_names=self.header)
 
     def require_files(self, edges: Table | None) -> None:
         """Refuse a column that is asked for where there is no file that could have it."""
@@ -344,25 +354,51 @@ class _Reading:
         if missing:
             raise ValueError(ALSO.join(str(error) for *_, error in missing))
 
-    def edges(self, table: Table) -> tuple[tuple[str, ...], Series, Series, np.ndarray | None, list[str] | None, Sequence[str]]:
-        """The columns of both ends, the ids in them, weights and edge types; and the columns that may weigh edges."""
-        source = self.matched.get("source") or table.require("source", self.source)
-        target = self.matched.get("target") or table.require("target", self.target, taken=(source,))
-        weight = table.find("weight", self.weight, taken=(source, target))
-        weights = None if weight is None else table.weights(weight)
-        is_column = self.relation is not None and (self.relation != DIRECTION or DIRECTION in table.columns)
-        relation = table.stated("relation", str(self.relation)) if is_column else None
-        types = None if relation is None else edge_types_in(table, relation, (source, target))
-        read = [column for column in table.columns if column not in (source, target)]
+    def edges(self, first: Table, pieces: Iterable[Table], names: Series) -> ReadEdges:
+        """What is read of the edges, so many at a time.
+
+        Without a table of nodes these are the ids at the ends as they first occur.
+        """
+        import pandas
+
+        source = self.matched.get("source") or first.require("source", self.source)
+        target = self.matched.get("target") or first.require("target", self.target, taken=(source,))
+        ends, at, others = (source, target), list[np.ndarray](), list[Table]()
+        weight = first.find("weight", self.weight, taken=ends)
+        is_column = self.relation is not None and (self.relation != DIRECTION or DIRECTION in first.columns)
+        if is_column and self.relation in ends:
+            raise ValueError(f"relation={self.relation!r} is the column of an end of the edges; it names that of their types")
+        relation = first.stated("relation", str(self.relation)) if is_column else None
+        read = [column for column in first.columns if column not in ends]
+        kept = {*(read if self.edge_functions is not None else ()), weight, relation}
         if self.edge_features is not None:
-            several = _several(self.edge_features, table) if self.edge_features else []
-            read = [table.stated("edge_features", column) for column in several]
+            several = _several(self.edge_features, first) if self.edge_features else []
+            read = [first.stated("edge_features", column) for column in several]
+        self.not_listed = [Unlisted(end) for end in ends]
+        for piece in itertools.chain([first], pieces):
+            ids = [piece.ids(end) for end in ends]
+            if self.node_table is None:
+                row_by_row = np.arange(2 * len(piece.rows)).reshape(2, -1).T.ravel()
+                every = pandas.concat([names, pandas.concat(ids, ignore_index=True).iloc[row_by_row]], ignore_index=True)
+                names = every.drop_duplicates()
+            found = positions(names, *ids).reshape(2, -1).astype(np.int32)
+            for unlisted, cells, of_end in zip(self.not_listed, ids, found, strict=True):
+                unlisted.with_rows(piece, cells, of_end >= len(names))
+            is_listed = np.asarray((found < len(names)).all(axis=0))
+            self.num_left_out += int((~is_listed).sum())
+            at.append(found[:, is_listed])
+            columns = {name: cells for name, cells in piece.columns.items() if name in kept or name in read}
+            rest = Table(piece.path, columns, piece.rows if columns else (), piece.first_row_names)
+            others.append(rest if is_listed.all() or not columns else rest.of(is_listed))
+        rest, (sources, targets) = joined(others), np.concatenate(at, axis=1)
+        weights = None if weight is None else rest.weights(weight)
+        types = None if relation is None else edge_types_in(rest, relation)
         if weight is not None and self.weight is None:
             self.notes.append(f"column {weight!r} is read as the weight of each edge; option weight='' leaves it aside")
         if types is not None:
             counts = ", ".join(f"{name!r:.40} {count:,}" for name, count in Counter(types).most_common())
             self.notes.append(f"column {relation!r} says the type of each edge: {counts}")
-        return (source, target), table.ids(source), table.ids(target), weights, types, read
+        return ReadEdges(ends, sources, targets, names, weights, types, rest, read)
 
     def label_file(self, table: Table) -> tuple[str, Series, np.ndarray]:
         """The column of ids in a file of labels, the ids and the labels."""
@@ -394,16 +430,12 @@ class _Reading:
             self.notes.append(guessed_label(table, column, labels))
         return labels
 
-    def nodes_at_ends(self, source: Series, target: Series, labelled: Series) -> NodeColumns:
-        """The nodes of a list of edges: the ids in it as they first occur, and those of a file of labels."""
-        import pandas
-
+    def stand_in(self) -> Any:
+        """What stands in for features where there is no file of nodes."""
         if self.features is not None and self.features not in STAND_INS:
             stand_ins = "'identity' or 'degree' can stand in"
             raise ValueError(f"there is no file of nodes to read features {self.features!r} from; {stand_ins}")
-        row_by_row = np.arange(2 * len(source)).reshape(2, -1).T.ravel()
-        ends = pandas.concat([source, target], ignore_index=True).iloc[row_by_row]
-        return NodeColumns(pandas.concat([ends, labelled], ignore_index=True).drop_duplicates(), self.features)
+        return self.features
 
     def listed_nodes(self, table: Table) -> NodeColumns:
         """The nodes of a file of nodes."""
@@ -449,26 +481,6 @@ class _Reading:
         if self.features is not None:
             names = [table.stated("features", column) for column in _several(self.features, table)]
         return learn_columns(table, list(dict.fromkeys([*names, *texts])), texts)
-
-
-def _require_listed(read: Sequence[tuple[Table, str, np.ndarray, Any]], names: Sequence[Any], origin: Table) -> None:
-    """Refuse ids that the file of nodes does not list, with the ids that are close to the first of each column.
-
-    Args:
-        read: tables, their columns of ids, the positions of these among the names, and the ids.
-    """
-    problems = []
-    for table, column, positions, ids in read:
-        wrong = np.flatnonzero(positions >= len(names))
-        if not len(wrong):
-            continue
-        value = ids.iloc[wrong[0]]
-        hint = close_to(value, names)
-        more = f"; so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
-        problem = f"which {origin.path.name} does not list{f'; {hint}' if hint else ''}{more}"
-        problems.append(f"{table.where(int(wrong[0]), column)} is {value!r:.80}, {problem}")
-    if problems:
-        raise ValueError(f"{ALSO.join(problems)}. Option unlisted=drop leaves such rows out")
 
 
 def _meant_for(table: Table, wanted: str | None, other: Table | None) -> str | None:

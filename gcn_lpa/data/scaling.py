@@ -20,6 +20,7 @@ SCALED = "scaled"  # the name of the block of all columns, where it is not known
 FEWEST_WORDS = 10  # fewer columns of counts are numbers
 SKEWED = 2.0  # that of an exponential distribution; beyond it a logarithm is taken
 ROWS_AT_ONCE = 1 << 20  # numbers in a block of rows that is scaled, 8 MB
+ROWS_JOINED = 1 << 16  # of sparse matrices side by side
 FARTHEST = 5.0  # standard deviations
 LEAST_SPREAD = 1e-9  # a structural feature that varies less is constant
 
@@ -237,12 +238,14 @@ def _columns(x: Any, block: Block) -> Any:
     return part if block.kind in WORDS or not scipy.sparse.issparse(part) else part.toarray()
 
 
-def side_by_side(parts: Sequence[Any]) -> Any:
+def side_by_side(parts: Sequence[Any], dtype: Any = None) -> Any:
     """Matrices as one; it is sparse where one of them is."""
-    if len(parts) == 1:
-        return parts[0]
-    is_sparse = any(map(scipy.sparse.issparse, parts))
-    return scipy.sparse.csr_array(scipy.sparse.hstack(parts)) if is_sparse else np.hstack(parts)
+    if not any(map(scipy.sparse.issparse, parts)):
+        return np.asarray(parts[0] if len(parts) == 1 else np.hstack(parts), dtype=dtype)
+    runs = range(0, parts[0].shape[0], ROWS_JOINED) or range(1)  # of rows: SciPy takes three times what it joins
+    each = ([scipy.sparse.csr_array(part[k : k + ROWS_JOINED], dtype=dtype) for part in parts] for k in runs)
+    rows = [scipy.sparse.hstack(run, format="csr") for run in each]
+    return rows[0] if len(rows) == 1 else scipy.sparse.csr_array(scipy.sparse.vstack(rows, format="csr"))
 
 
 def _lengths(x: Any) -> Any:
@@ -282,16 +285,23 @@ def structural_features(matrix: scipy.sparse.csr_array, directed: bool, num_cell
         num_cells: how many features of each node are not zero, [n].
     """
     matrix = scipy.sparse.csr_array(matrix)
-    matrix = matrix - scipy.sparse.diags_array(matrix.diagonal())
-    present = (matrix != 0).astype(np.float64).tocsr()
-    around = present if not directed else (present + present.T != 0).astype(np.float64).tocsr()
-    walk = _row_normalized(around)
-    columns = []
-    for side in [present, present.T] if directed else [present]:
-        degree = np.log1p(np.asarray(side.sum(axis=1)).ravel())
+    if matrix.diagonal().any():
+        matrix = scipy.sparse.csr_array(matrix - scipy.sparse.diags_array(matrix.diagonal()))
+        matrix.eliminate_zeros()
+    present = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
+    sides = [present, present.T] if directed else [present]
+    degrees, rank = [np.asarray(side.sum(axis=1)).ravel() for side in sides], _pagerank(present)
+    around = (present + present.T != 0).astype(np.float64).tocsr() if directed else present
+    walk, columns, size = around, [], np.diff(around.indptr)
+    for k in range(0, len(size), ROWS_JOINED):  # in place: a second array would be the largest of all
+        run = slice(k, k + ROWS_JOINED)
+        walk.data[walk.indptr[k] : walk.indptr[min(k + ROWS_JOINED, len(size))]] = np.repeat(
+            1 / np.maximum(size[run], 1), size[run]
+        )
+    for degree in map(np.log1p, degrees):
         near = walk @ degree
         columns += [degree, near, walk @ near]
-    columns.append(np.log(_pagerank(present)))
+    columns.append(np.log(rank))
     if num_cells is not None:
         cells = np.log1p(num_cells.astype(np.float64))
         columns += [cells, walk @ cells]
@@ -328,8 +338,8 @@ def _pagerank(present: scipy.sparse.csr_array) -> np.ndarray:
     A walk also ends where no arc leads on. The usual PageRank lets it go on from any node, which multiplies all ranks by one
     number that depends on the whole graph: a new node without edges would change every row.
     """
-    follows = _row_normalized(scipy.sparse.csr_array(present.T)).T.tocsr()  # column j: where a walk goes from j
+    share = 1 / np.maximum(np.asarray(present.sum(axis=0)).ravel(), 1)  # of a walk that goes from j to one of those after it
     rank = np.ones(present.shape[0])
     for _ in range(PAGERANK_STEPS):
-        rank = (1 - DAMPING) + DAMPING * (follows @ rank)
+        rank = (1 - DAMPING) + DAMPING * (present @ (share * rank))
     return rank

@@ -1,8 +1,7 @@
-"""Tables: delimited text files (.csv, .tsv), Parquet files and DataFrames, with columns found by their names.
+"""Tables of nodes, edges and labels, with columns found by their names; and those in delimited text files (.csv, .tsv).
 
 Cells of text files are text exactly as written. Errors say file, row, column and value; rows are counted as a spreadsheet shows
-them, with the header as row 1. A Parquet file of a few bytes can hold a billion rows, or one long text a million times: what it
-would unpack to is counted first.
+them, with the header as row 1.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import csv
 import io
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gcn_lpa.data.checks import FLOAT32_MAX, is_missing, meant, some
+from gcn_lpa.data.checks import FLOAT32_MAX, close_to, is_missing, meant, some
 
 USUAL_NAMES = {
     "id": ("id", "node", "node_id", "nodeid", "name", "key", "paper", "paper_id", "user", "user_id", "account"),
@@ -29,7 +28,7 @@ USUAL_NAMES = {
 }
 MOSTLY = 0.9  # of the ends of edges that are ids, in columns that are found by their values
 MAX_COLUMNS = 20_000
-MAX_BYTES = 4 * 2**30  # of a text file: all of them are read before the first is parsed
+AT_ONCE = 2**24  # characters of a text file, and cells of a Parquet file, that are parsed together
 DELIMITERS = (",", ";", "\t", "|")
 SEPARATOR = re.compile(r'"?sep=(.)"?(\r\n|\r|\n)', re.IGNORECASE)  # a first row that Excel reads and writes
 QUOTED = re.compile(r'(?:^|(?<=[,;\t|\n]))"(?:[^"]|"")*"')  # a cell in quotation marks
@@ -45,8 +44,6 @@ NOT_TABLES = {  # by the first bytes
 }
 QUOTE, LF, CR = b'"\n\r'
 NOT_PLAIN = np.empty(0, dtype=bool), 0
-FREE_CELLS, CELLS_PER_BYTE = 2_000_000, 100  # that a Parquet file may hold: no honest table is as uniform as one beyond
-FREE_BYTES, BYTES_PER_BYTE = 100 * 2**20, 100  # the same of its text, unpacked
 PANDAS_INDEX = "__index_level_"  # how pandas names an index without a name
 
 Series = Any  # pandas.Series: of text (see `text_type`), or of any objects where it comes from a Parquet file
@@ -180,6 +177,36 @@ def columns_by_values(nodes: Table, edges: Table, named: Mapping[str, str]) -> d
     return found[0] if len(found) == 1 else {}
 
 
+@dataclass
+class Unlisted:
+    """The first of the ids of a column that the file of nodes does not list, and their number."""
+
+    column: str
+    where: str = ""
+    id: Any = None
+    number: int = 0
+
+    def with_rows(self, table: Table, ids: Series, wrong: np.ndarray) -> Unlisted:
+        """Count the rows of a mask, with their ids, as well."""
+        if wrong.any() and not self.number:
+            self.where, self.id = table.where(int(wrong.argmax()), self.column), ids.iloc[int(wrong.argmax())]
+        self.number += int(wrong.sum())
+        return self
+
+    def problem(self, names: Sequence[Any], origin: Table) -> str:
+        hint = close_to(self.id, names)
+        more = f"; so are {self.number - 1:,} more" if self.number > 1 else ""
+        return f"{self.where} is {self.id!r:.80}, which {origin.path.name} does not list{f'; {hint}' if hint else ''}{more}"
+
+
+def positions(names: Series, *ids: Series) -> np.ndarray:
+    """The position of each id among the names, which differ; at least their number where an id is none of them."""
+    import pandas
+
+    codes: np.ndarray = pandas.factorize(pandas.concat([names, *ids], ignore_index=True))[0]
+    return codes[len(names) :]
+
+
 def text_type() -> Any:
     """The type of a column of text: Arrow's where pyarrow is installed, which pandas reads ten times faster."""
     import pandas
@@ -230,78 +257,112 @@ def _parsed(cells: Series) -> np.ndarray:
     return np.fromiter(map(number, cells), dtype=np.float64, count=len(cells))
 
 
-def read_delimited(
-    path: Path,
-    roles: tuple[str, ...],
-    *,
-    header: bool = True,
-    encoding: str = "utf-8-sig",
-    delimiter: str | None = None,
-) -> Table:
+def read_delimited(path: Path, roles: tuple[str, ...], *, header: bool = True, **form: Any) -> Table:
     """A table from a text file; without a header its columns are named by `roles`, then by number. Blank rows are left out."""
+    pieces = delimited_pieces(path, roles, **form)
+    return joined(with_header(pieces) if header else pieces)
+
+
+def joined(pieces: Iterable[Table]) -> Table:
+    """The pieces of a table as one."""
+    import pandas
+
+    found = list(pieces)
+    if len(found) == 1:
+        return found[0]
+    columns = {name: pandas.concat([one.columns[name] for one in found], ignore_index=True) for name in found[0].columns}
+    return Table(found[0].path, columns, np.concatenate([one.rows for one in found]), found[0].first_row_names)
+
+
+def delimited_pieces(
+    path: Path, roles: tuple[str, ...], *, encoding: str = "utf-8-sig", delimiter: str | None = None
+) -> Iterator[Table]:
+    """The rows of a text file, so many characters at a time; all of them, with a header if there is one."""
     import pandas
 
     if delimiter is not None and len(delimiter) != 1:
         raise ValueError(f"the delimiter is {delimiter!r}; it is one character")
-    text = _decode(path, encoding)
-    if stated := SEPARATOR.match(text):
-        delimiter, text = delimiter or stated[1], stated[2] + text[stated.end() :]  # the row stays, as a blank one
-    if delimiter is None:
-        first = QUOTED.sub("", text.lstrip()[:100_000]).split("\n", 1)[0]
-        delimiter = "\t" if path.suffix == ".tsv" else max(DELIMITERS, key=first.count)
-    raw = text.encode()
-    is_row, width = _plain_rows(raw, delimiter)
-    _check_width(path, width)
-    if width:
-        form_of_all = {"header": None, "names": list(range(width)), "dtype": text_type(), "skip_blank_lines": False}
-        frame = pandas.read_csv(io.BytesIO(raw), sep=delimiter, na_filter=False, low_memory=False, **form_of_all)
-        frame = frame if is_row.all() else frame[is_row].reset_index(drop=True)
-        cells: Sequence[Series] = [frame[column] for column in frame.columns]
-        rows = 1 + np.flatnonzero(is_row)
-    else:
-        cells, rows = _parse_odd(path, text, delimiter)
-    if len(rows) == 0:
+    num_rows, first, rest = 0, list[str](), _decoded(path, encoding)
+    for text in rest:
+        if not num_rows and (stated := SEPARATOR.match(text)):
+            delimiter, text = delimiter or stated[1], stated[2] + text[stated.end() :]  # the row stays, as a blank one
+        if delimiter is None:
+            line = QUOTED.sub("", text.lstrip()[:100_000]).split("\n", 1)[0]
+            delimiter = "\t" if path.suffix == ".tsv" else max(DELIMITERS, key=line.count)
+        raw = text.encode()
+        is_row, width = _plain_rows(raw, delimiter)
+        _check_width(path, width)
+        if width and len(first) in (0, width):
+            form_of_all = {"header": None, "names": list(range(width)), "dtype": text_type(), "skip_blank_lines": False}
+            frame = pandas.read_csv(io.BytesIO(raw), sep=delimiter, na_filter=False, low_memory=False, **form_of_all)
+            frame = frame if is_row.all() else frame[is_row].reset_index(drop=True)
+            cells: Sequence[Series] = [frame[column] for column in frame.columns]
+            rows = 1 + num_rows + np.flatnonzero(is_row)
+            num_rows += len(is_row)
+        else:  # where a piece ends may be inside a cell: all that follows belongs to it
+            cells, rows = _parse_odd(path, "".join([text, *rest]), delimiter, first, num_rows)
+        del text, raw
+        if len(rows):
+            first = first or [str(column.iloc[0]) for column in cells]
+            names = [*roles, *map(str, range(len(roles), len(cells)))]
+            yield Table(path, dict(zip(names, cells, strict=False)), rows)
+    if not first:
         raise ValueError(f"{path.name} is empty")
-    names = [*roles, *map(str, range(len(roles), len(cells)))]
-    table = Table(path, dict(zip(names, cells, strict=False)), rows)
-    return named_by_first_row(table) if header else table
 
 
-def named_by_first_row(table: Table) -> Table:
+def with_header(pieces: Iterable[Table]) -> Iterator[Table]:
     """The table whose first row is its header; columns without a name, such as pandas' index, are not read."""
-    columns: dict[str, Series] = {}
-    for column in table.columns.values():
-        name = column.iloc[0].strip()
-        if name and name in columns:
-            raise ValueError(f"{table.path.name} has two columns {name!r}; each needs a name of its own")
-        columns[name] = column.iloc[1:].reset_index(drop=True)
-    kept = {name: column for name, column in columns.items() if name not in ("", "Unnamed: 0")}
-    return Table(table.path, kept, table.rows[1:], first_row_names=True)
+    names: dict[str, str] = {}
+    for k, piece in enumerate(pieces):
+        for key, column in piece.columns.items() if k == 0 else ():
+            name = column.iloc[0].strip()
+            if name and name in names.values():
+                raise ValueError(f"{piece.path.name} has two columns {name!r}; each needs a name of its own")
+            names[key] = name
+        kept = {name: piece.columns[key] for key, name in names.items() if name not in ("", "Unnamed: 0")}
+        named = Table(piece.path, kept, piece.rows, first_row_names=True)
+        yield named if k else named.of(np.arange(len(piece.rows)) > 0)
 
 
-def _decode(path: Path, encoding: str) -> str:
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise ValueError(f"{path.name} has {size:,} bytes; at most {MAX_BYTES:,} are read. A Parquet file takes less")
-    raw = path.read_bytes()
-    for start, kind in NOT_TABLES.items():
-        if raw[:64].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(start):
-            right = "it takes text with commas between the cells"
-            raise ValueError(f"{path.name} is {kind}, whatever its name says; {right}")
+def names_columns(table: Table, roles: tuple[str, ...]) -> bool:
+    """Whether the first row names the columns, although it is said to be data."""
+    cells = [column.iloc[0] for column in table.columns.values() if len(column.iloc[0]) > 1]  # "a" is no clear name
+    names = [next((cell for cell in cells if cell.strip().lower() in USUAL_NAMES[role]), None) for role in roles[:2]]
+    return None not in names and not any(column.iloc[1:].isin(names).any() for column in table.columns.values())
+
+
+def _decoded(path: Path, encoding: str) -> Iterator[str]:
+    """The text of a file, whole lines, so many characters at a time."""
+    lines = 1
     try:
-        text = raw.decode(encoding)
+        with path.open("rb") as raw:
+            start = raw.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+            if kind := next((kind for first, kind in NOT_TABLES.items() if start.startswith(first)), None):
+                right = "it takes text with commas between the cells"
+                raise ValueError(f"{path.name} is {kind}, whatever its name says; {right}")
+            raw.seek(0)
+            file = io.TextIOWrapper(raw, encoding, newline="")
+            while text := file.read(AT_ONCE):
+                text += file.readline()
+                if "\0" in text:
+                    line = lines + text.count("\n", 0, text.index("\0"))
+                    raise ValueError(f"{path.name}, line {line} holds a NUL character; a CSV file is plain text")
+                yield text
+                lines += text.count("\n")
     except LookupError as error:
         raise ValueError(f"there is no encoding {encoding!r}; common ones are utf-8, latin-1 and utf-16") from error
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        other = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
-        raise ValueError(
-            f"{path.name}, line {line}: byte 0x{raw[error.start]:02x} is not {encoding.removesuffix('-sig')}; "
-            f"say which encoding it is, for instance with option encoding={other}"
-        ) from error
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{path.name}, line {line} holds a NUL character; a CSV file is plain text")
-    return text
+    except UnicodeDecodeError:
+        data = path.read_bytes()
+        try:
+            data.decode(encoding)
+        except UnicodeDecodeError as error:  # counted in the whole file
+            line = data.count(b"\n", 0, error.start) + 1
+            other = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
+            raise ValueError(
+                f"{path.name}, line {line}: byte 0x{data[error.start]:02x} is not {encoding.removesuffix('-sig')}; "
+                f"say which encoding it is, for instance with option encoding={other}"
+            ) from error
+        raise
 
 
 def _check_width(path: Path, width: int) -> None:
@@ -343,18 +404,23 @@ def _plain_rows(raw: bytes, delimiter: str) -> tuple[np.ndarray, int]:
     return (is_row, int(widths[0])) if len(widths) and (widths == widths[0]).all() else NOT_PLAIN
 
 
-def _parse_odd(path: Path, text: str, delimiter: str) -> tuple[Sequence[Series], np.ndarray]:
-    """All columns, and the number of each row, by the csv module, which refuses what is wrong."""
+def _parse_odd(path: Path, text: str, delimiter: str, first: list[str], before: int) -> tuple[Sequence[Series], np.ndarray]:
+    """All columns, and the number of each row, by the csv module, which refuses what is wrong.
+
+    Args:
+        first: the first row of the file, where so many rows of it are `before` the text.
+    """
     rows: list[list[str]] = []
     numbers: list[int] = []
     try:
-        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1):
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), before + 1):
             if not row:
                 continue
             _check_width(path, len(row))
-            if rows and len(row) != len(rows[0]):
-                first = f"the first row has {len(rows[0])}: {some(row)}"
-                raise ValueError(f"{path.name}, row {number} has {len(row)} cells; {first}")
+            first = first or row
+            if len(row) != len(first):
+                problem = f"the first row has {len(first)}: {some(row)}"
+                raise ValueError(f"{path.name}, row {number} has {len(row)} cells; {problem}")
             rows.append(row)
             numbers.append(number)
     except csv.Error as error:
@@ -364,99 +430,13 @@ def _parse_odd(path: Path, text: str, delimiter: str) -> tuple[Sequence[Series],
             problem = f"{most}; is a quotation mark not closed? Long texts can come from a Parquet file"
         elif problem.startswith("unexpected end"):
             problem = "a quotation mark is opened and not closed"
-        raise ValueError(f"{path.name}, row {numbers[-1] + 1 if numbers else 1}: {problem}") from error
+        raise ValueError(f"{path.name}, row {numbers[-1] + 1 if numbers else before + 1}: {problem}") from error
     return [series(column, text_type()) for column in zip(*rows, strict=True)], np.asarray(numbers)
 
 
-def read_parquet(path: Path) -> Table:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'gcn-lpa[io]'") from error
-    try:
-        with path.open("rb") as file:
-            table = _read(file, path.stat().st_size, pyarrow.parquet)
-        names = [str(name) for name in table.column_names]
-        columns = [series(_cells(column)) for column in table.columns]
-    except MemoryError:
-        raise
-    except Exception as error:  # pyarrow has its own errors for a damaged file
-        raise ValueError(f"{path} is not a Parquet file that can be read ({error!s:.300})") from error
-    return table_of(path, names, columns, table.num_rows)
-
-
-def parquet_bytes(frame: Any) -> bytes:
-    """A DataFrame as the bytes of a Parquet file."""
-    file = io.BytesIO()
-    try:
-        frame.to_parquet(file, index=False)
-    except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'gcn-lpa[io]'") from error
-    return file.getvalue()
-
-
-def read_frame(frame: Any, role: str) -> Table:
-    """A table of a frame of pandas or polars, or of Arrow; errors call it by its role and count its rows from 1."""
-    path = Path("graph", f"the frame of {role}")
-    if hasattr(frame, "iloc"):
-        columns = [series(frame.iloc[:, k].tolist()) for k in range(frame.shape[1])]
-        return table_of(path, list(map(str, frame.columns)), columns, len(frame))
-    if not hasattr(frame, "__arrow_c_stream__"):
-        known = "a frame is one of pandas or polars (of a lazy one its .collect()), or an Arrow table"
-        raise TypeError(f"{path.name} is a {type(frame).__module__}.{type(frame).__name__}; {known}")
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise ImportError("frames of polars and Arrow tables need pyarrow: pip install 'gcn-lpa[io]'") from error
-    table = pyarrow.table(frame)
-    return table_of(path, table.column_names, [series(_cells(column)) for column in table.columns], table.num_rows)
-
-
-def table_of(path: Path, names: list[str], columns: list[Series], num_rows: int) -> Table:
+def table_of(path: Path, names: list[str], columns: list[Series], start: int = 0) -> Table:
+    """A table of these columns; `start`: rows of the file that are before it."""
     if len(set(names)) < len(names):
         raise ValueError(f"{path.name} has two columns of one name among {some(names)}; each needs a name of its own")
     kept = {name: column for name, column in zip(names, columns, strict=True) if not name.startswith(PANDAS_INDEX)}
-    return Table(path, kept, range(1, num_rows + 1))
-
-
-def _read(file: Any, size: int, parquet: Any) -> Any:
-    """The Arrow table in a file, whose texts are stored once each; one that would unpack to far more is refused."""
-    facts = parquet.read_metadata(file)
-    if facts.num_columns > MAX_COLUMNS:
-        raise ValueError(f"it has {facts.num_columns:,} columns; at most {MAX_COLUMNS:,} are read")
-    groups = [facts.row_group(k) for k in range(facts.num_row_groups)]
-    values = sum(group.column(k).num_values for group in groups for k in range(facts.num_columns))
-    cells, unpacked = max(values, facts.num_rows), sum(group.total_byte_size for group in groups)
-    if cells > FREE_CELLS + CELLS_PER_BYTE * size:
-        raise ValueError(f"it says that it holds {cells:,} cells, in {size:,} bytes")
-    if unpacked <= FREE_BYTES + BYTES_PER_BYTE * size:
-        leaves = [facts.schema.column(k) for k in range(facts.num_columns)]
-        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-        table = parquet.ParquetFile(file, metadata=facts, read_dictionary=texts).read()
-        unpacked = sum(_num_bytes(chunk) for column in table.columns for chunk in column.chunks)
-    if unpacked > FREE_BYTES + BYTES_PER_BYTE * size:
-        raise ValueError(f"it would unpack to {unpacked:,} bytes, from {size:,}")
-    return table
-
-
-def _cells(column: Any) -> list[Any]:
-    import pyarrow
-
-    try:
-        return list(column.to_pandas().tolist())
-    except pyarrow.ArrowNotImplementedError:  # lists of texts that are stored once each
-        return list(column.to_pylist())
-
-
-def _num_bytes(array: Any) -> int:
-    """How many bytes an Arrow array has when each cell has a text of its own."""
-    import pyarrow
-    import pyarrow.compute as compute
-
-    kind = array.type
-    if pyarrow.types.is_dictionary(kind) and not pyarrow.types.is_primitive(kind.value_type):
-        lengths = compute.cast(compute.binary_length(array.dictionary), pyarrow.int64())
-        return compute.sum(lengths.take(array.indices)).as_py() or 0
-    if pyarrow.types.is_struct(kind):
-        return sum(map(_num_bytes, array.flatten()))
-    return _num_bytes(array.values) if pyarrow.types.is_nested(kind) else array.nbytes
+    return Table(path, kept, range(start + 1, start + 1 + max(map(len, columns), default=0)))

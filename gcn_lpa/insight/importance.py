@@ -169,7 +169,7 @@ def _among_alike(told: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def told_by(target: Target, x: Tensor | SparseMatrix, at: Sequence[int], nodes: Tensor, y: Tensor) -> float:
-    """How much of the labels one column tells a tree, by folds: beyond their most frequent class, or their mean."""
+    """How much of the labels one column tells a tree, by folds, beyond one answer for all; classes weigh alike, however rare."""
     if len(y) < 2 * FOLDS or len(y.unique()) < 2:
         return 0.0
     from sklearn.model_selection import KFold, cross_val_predict
@@ -177,10 +177,13 @@ def told_by(target: Target, x: Tensor | SparseMatrix, at: Sequence[int], nodes: 
 
     rows = x.cpu()[nodes][:, list(at)].numpy() if isinstance(x, Tensor) else x.to_scipy()[nodes.numpy()][:, list(at)]
     tree = DecisionTreeRegressor(max_leaf_nodes=LEAVES, random_state=0)  # squared errors of classes: their Gini index
-    seeds = target.seeds(y, torch.float64).numpy()
-    told = cross_val_predict(tree, rows, seeds, cv=KFold(FOLDS, shuffle=True, random_state=0))
-    credit, chance = target.credit(target.voted(torch.from_numpy(told)), y), target.chance(y)
-    return (float(credit.mean()) - chance) / (1 - chance)
+    seeds, (_, group, counts) = target.seeds(y, torch.float64), target.strata(y).unique(return_inverse=True, return_counts=True)
+    weights = 1 / (len(counts) * counts[group].double())
+    cv = KFold(FOLDS, shuffle=True, random_state=0)
+    told = torch.from_numpy(cross_val_predict(tree, rows, seeds.numpy(), cv=cv, params={"sample_weight": weights.numpy()}))
+    answers = told, (weights @ seeds).expand_as(seeds)
+    found, chance = (float(weights @ target.credit(target.voted(answer), y)) for answer in answers)
+    return (found - chance) / (1 - chance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -224,7 +224,7 @@ def carried(model: Ensemble, graph: Graph, pattern: Pattern, place: Tensor) -> E
         weights = learned.new_zeros(pattern.num_entries)
         at, here = shared_entries(pattern, graph.pattern, place)
         weights[at.to(learned.device)] = learned[here.to(learned.device)]
-        form.weight, form.shared, form.fingerprint = nn.Parameter(weights), None, pattern.fingerprint
+        form.weight, form.fingerprint = nn.Parameter(weights), pattern.fingerprint
     return found
 
 

@@ -27,7 +27,7 @@ from gcn_lpa.recipes import DEFAULT, FIXED_EDGES, HOP_COLUMNS, OFFICIAL, PAPER, 
 COLUMNS = ("features", "structure")
 TRAINING = ("lr", "l2", "epochs", "patience", "select", "class_weights", "clusters")  # of all that follow a gradient
 NETWORK = (*COLUMNS, "self_loops", "gcn_layers", "hidden", "dropout", *TRAINING)
-EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "symmetric_edges", "edge_lr", "l2_edges")
+EDGES = ("edges", "edge_rank", "edge_init", "edge_mask", "edge_lr", "l2_edges")
 LPA = ("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training")
 GCN = (
     *(*NETWORK, "normalization", "feature_dropout", "edge_dropout", "bias", "residual", "layer_norm", "batch_norm"),

@@ -15,6 +15,7 @@ votes of all. Folds have the classes in equal shares: else fewer votes for a cla
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice, product
@@ -27,7 +28,6 @@ from torch import Tensor
 
 from gcn_lpa.data.scaling import single_columns
 from gcn_lpa.engine.cpu_kernels import sums_of_trees
-from gcn_lpa.engine.fused import Remembered
 from gcn_lpa.engine.sparse import Pattern, SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.methods import linear
@@ -41,6 +41,7 @@ MOST_COLUMNS = 200  # prepared columns up to which neighbours' minimum and maxim
 VOTE_FOLDS = 10
 FAR_SMOOTHING = 0.01  # of the mass of LPA's votes, as in `learning.ensemble`
 BLOCK = 1 << 24  # numbers in a block of neighbours' columns, 64 MB
+KEPT = 1 << 26  # numbers of label votes that are kept for other models, 256 MB
 ROWS = 1 << 16  # that trees predict at a time
 DEPTH = 5  # of a tree
 INNER, LEAVES = 2**DEPTH - 1, 2**DEPTH
@@ -64,7 +65,6 @@ class NearbyColumns(AtOnce):
     def __init__(self, recipe: Recipe, graph: Graph, seed: int) -> None:
         super().__init__()
         self.reads_words = False
-        self._votes = Remembered(votes_by_others)
         self.recipe, self.num_classes, self.num_votes = recipe, graph.target.width, 3 * graph.target.vote_width
         self.balance = "balanced" if recipe.class_weights == "balanced" else None
         self.register_buffer("dealt_by", torch.tensor(seed))
@@ -91,14 +91,32 @@ class NearbyColumns(AtOnce):
         return int(self.dealt_by)
 
     def votes(self, graph: Graph, walk: SparseMatrix) -> Tensor:
-        return self._votes(walk, graph.y, graph.target, self.recipe.propagation_steps, self.seed)
+        """`votes_by_others`, once for all models that are shown the same labels."""
+        labels = int.from_bytes(hashlib.sha256(graph.y.cpu().numpy().tobytes()).digest()[:4])
+        labels = int(walk.pattern.total(torch.tensor(labels, device=graph.device)))  # one for all processes: they walk together
+        kept: dict[Any, Tensor] = graph.once("label votes", dict)
+        key = labels, graph.target, self.recipe.propagation_steps, self.seed
+        if key not in kept:
+            votes = votes_by_others(walk, graph.y, graph.target, self.recipe.propagation_steps, self.seed)
+            while kept and (len(kept) + 1) * walk.pattern.most_rows * votes.shape[1] > KEPT:
+                del kept[next(iter(kept))]
+            kept[key] = votes
+        return kept[key]
 
-    def columns(self, graph: Graph) -> Tensor:
-        """All columns of every node, [n, width]; where they are few."""
+    def columns(self, graph: Graph, nodes: Tensor | None = None) -> Tensor:
+        """All columns of every node, or of these, [n, width]; where they are few."""
         walk = graph.adjacency.between_nodes()
-        votes = self.votes(graph, walk)
-        if not self.num_own:
+        votes, x = self.votes(graph, walk), self.own_columns(graph)
+        if nodes is not None:
+            votes = votes.index_select(0, nodes)
+        if x is None:
             return votes
+        nearby = [neighbour_means(walk, x, nodes)] if self.reads_words else neighbour_columns(walk, x, nodes)
+        return torch.cat([x if nodes is None else x.index_select(0, nodes), *nearby, votes], dim=1)
+
+    def own_columns(self, graph: Graph) -> Tensor | None:
+        if not self.num_own:
+            return None
         own = [columns_of(graph, self.picked)] if self.has_features else []
         if self.num_places is not None:
             own.append(graph.structural_features_of_edges())
@@ -108,9 +126,7 @@ class NearbyColumns(AtOnce):
                     f"method {self.recipe.method!r} learned from structural features of a graph that is {then}, "
                     f"and this one is {now}"
                 )
-        x = torch.cat(own, dim=1)
-        nearby = [neighbour_means(walk, x)] if self.reads_words else neighbour_columns(walk, x)
-        return torch.cat([x, *nearby, votes], dim=1)
+        return torch.cat(own, dim=1)
 
     def make_room(self, kept: Mapping[str, Tensor]) -> None:
         """Check the sizes of buffers in a file, and take them over."""
@@ -282,7 +298,7 @@ class Trees(NearbyColumns):
             shares = share_between(linear.rows_of(shown, nodes, candidates.numpy()), y)
             best = np.argsort(-shares, kind="stable")[: len(self.picked)]
             self.picked.copy_(candidates[torch.from_numpy(np.sort(best))])
-        x = graph.pattern.collected(self.columns(shown).index_select(0, nodes), nodes).double().cpu().numpy()
+        x = graph.pattern.collected(self.columns(shown, nodes), nodes).double().cpu().numpy()
         bias, *trees = (torch.from_numpy(array) for array in graph.pattern.agreed(lambda: self.grown(x, y)))
         self.bias.copy_(bias)
         self.feature, self.threshold, self.value = (tree.to(self.bias.device) for tree in trees)
@@ -337,7 +353,7 @@ class Trees(NearbyColumns):
         return torch.cat([last.pop() for last in every])
 
     def stages(self, graph: Graph, nodes: Tensor) -> Iterator[Tensor]:
-        rounds = self.rounds_on(self.columns(graph).index_select(0, nodes).double())
+        rounds = self.rounds_on(self.columns(graph, nodes).double())
         return islice(rounds, min(1, len(self.feature)), None)
 
     def rounds_on(self, x: Tensor) -> Iterator[Tensor]:
@@ -396,22 +412,37 @@ def share_between(x: Any, y: np.ndarray) -> np.ndarray:
     return np.where(total > LEAST_TOTAL * squares, between / np.maximum(total, 1e-300), 0)
 
 
-def neighbour_means(walk: SparseMatrix, x: Tensor) -> Tensor:
-    """The mean of each column over the neighbours, [n, d]; a node without neighbours has its own."""
-    return torch.where((walk.pattern.rowptr.long().diff() == 0).unsqueeze(1), x, walk @ x)
+def neighbour_means(walk: SparseMatrix, x: Tensor, nodes: Tensor | None = None) -> Tensor:
+    """The mean of each column over the neighbours, of these nodes or of all, [n, d]; a node without neighbours has its own."""
+    rows, given, own = _rows_of(walk, x, nodes)
+    return torch.where((rows.pattern.rowptr.long().diff() == 0).unsqueeze(1), own, rows @ given)
 
 
-def neighbour_columns(walk: SparseMatrix, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, minimum and maximum of each column over the neighbours, [n, d] each; a node without neighbours has its own."""
-    rowptr = walk.pattern.rowptr.long()
+def neighbour_columns(walk: SparseMatrix, x: Tensor, nodes: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, minimum and maximum of each column over the neighbours, of these nodes or of all, [n, d] each; a node without
+    neighbours has its own.
+    """
+    rows, given, own = _rows_of(walk, x, nodes)
+    rowptr = rows.pattern.rowptr.long()
     alone = (rowptr.diff() == 0).unsqueeze(1)
-    width, given = max(1, BLOCK // max(1, walk.num_entries)), walk.pattern.gathered(x)
-    least, most = torch.empty_like(x), torch.empty_like(x)
+    width = max(1, BLOCK // max(1, rows.num_entries))
+    least, most = torch.empty_like(own), torch.empty_like(own)
     for k in range(0, x.shape[1], width):
-        sent = given[:, k : k + width].index_select(0, walk.pattern.col.long())
+        sent = given[:, k : k + width].index_select(0, rows.pattern.col.long())
         for name, columns in (("min", least), ("max", most)):
             columns[:, k : k + width] = torch.segment_reduce(sent, name, offsets=rowptr, axis=0, unsafe=True)
-    return neighbour_means(walk, x), torch.where(alone, x, least), torch.where(alone, x, most)
+    mean = torch.where(alone, own, rows @ given)
+    return mean, torch.where(alone, own, least), torch.where(alone, own, most)
+
+
+def _rows_of(walk: SparseMatrix, x: Tensor, nodes: Tensor | None) -> tuple[SparseMatrix, Tensor, Tensor]:
+    """The rows of a matrix for these nodes, or for all, what they are multiplied with, and x of these nodes."""
+    given = walk.pattern.gathered(x)
+    if nodes is None:
+        return SparseMatrix(Pattern(walk.pattern.rowptr, walk.pattern.col, walk.shape), walk.values), given, x
+    csr = walk.to_scipy()[nodes.cpu().numpy()]  # entries stay in their order, and so do sums over them
+    rowptr, col, values = (torch.from_numpy(array).to(walk.device) for array in (csr.indptr, csr.indices, csr.data))
+    return SparseMatrix(Pattern(rowptr, col, csr.shape), values), given, x.index_select(0, nodes)
 
 
 def votes_by_others(walk: SparseMatrix, y: Tensor, target: Target, steps: int, seed: int) -> Tensor:
@@ -451,9 +482,10 @@ def label_shares(walk: SparseMatrix, seeds: Tensor, target: Target, steps: int) 
     def hop(mass: Tensor) -> Tensor:
         return (walk @ mass.flatten(1)).view_as(mass)
 
-    one, far, labeled = hop(seeds), seeds, seeds.sum(dim=-1, keepdim=True) > 0
-    for k in range(steps):
-        far = hop(torch.where(labeled, seeds, far) if k else far)  # Eqs. (1), (2)
+    one, labeled = hop(seeds), seeds.sum(dim=-1, keepdim=True) > 0
+    far = one if steps else seeds
+    for _ in range(steps - 1):
+        far = hop(torch.where(labeled, seeds, far))  # Eqs. (1), (2)
     masses = (one, one_neighbour), (hop(one), one_neighbour), (far, FAR_SMOOTHING)
     return torch.cat([target.vote_columns(m, s) for m, s in masses], dim=-1)
 

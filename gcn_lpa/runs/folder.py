@@ -386,7 +386,7 @@ def _decode_held_out(arrays: Mapping[str, Tensor], facts: _TrainedFacts) -> Held
     if not facts.held_out:
         return None
     node, fold = arrays[f"{HELD_OUT}node"], arrays.get(f"{HELD_OUT}fold")
-    m, c = len(node), facts.target.kept_width
+    m, c = len(node), facts.target.vote_width + (facts.numbers is not None)  # numbers have errors nearby too
     checked(node, (m,), torch.int64, problem := "node is not a list of positions, each after the last", least=0)
     if not (node.diff() > 0).all():
         raise ValueError(problem)

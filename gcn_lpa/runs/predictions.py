@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +33,6 @@ from gcn_lpa.data.datasets import reading_options
 from gcn_lpa.data.describe import warnings_in
 from gcn_lpa.data.edge_columns import TYPE
 from gcn_lpa.data.files import write_output
-from gcn_lpa.data.table import parquet_bytes
 from gcn_lpa.graph import Graph
 from gcn_lpa.learning.updated import Changes, Updated, has_free_weights
 from gcn_lpa.metrics import NumberScores
@@ -306,7 +306,12 @@ def write_table(path: str | Path, table: Any, *, excel_safe: bool = False) -> No
 
         write_rows(str(path), table)
     elif Path(path).suffix == ".parquet":
-        write_output(path, parquet_bytes(table))
+        file = io.BytesIO()
+        try:
+            table.to_parquet(file, index=False)
+        except ImportError as error:
+            raise ImportError("Parquet files need pyarrow: pip install 'gcn-lpa[io]'") from error
+        write_output(path, file.getvalue())
     else:
         write_output(path, table_text(table, excel_safe=excel_safe).encode())
 

@@ -20,9 +20,13 @@ from gcn_lpa.edges import FULL_KERNEL
 from gcn_lpa.engine.fused import class_block
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
-from gcn_lpa.learning.ensemble import POOLED
+from gcn_lpa.learning.ensemble import POOLED, REACH
 from gcn_lpa.methods.hop_columns import AT_ONCE, MOST_COLUMNS, RANK
+from gcn_lpa.methods.linear import SUREST
+from gcn_lpa.methods.networks import DRAWS
 from gcn_lpa.methods.registry import METHODS, gcn_lpa, members_of
+from gcn_lpa.methods.trees import MOST_COLUMNS as MOST_OF_TREES
+from gcn_lpa.methods.trees import NUM_PLACES, VOTE_FOLDS, WORDS, NeighbourLR, Trees
 from gcn_lpa.recipes import Recipe
 
 FLOAT, DOUBLE = 4, 8  # bytes
@@ -30,6 +34,8 @@ ACCURACY = 0.2  # the estimate is this close to what is measured
 EDGE_FLOATS = {"fixed": 0.0, "free": 0.0, "bilinear": 4.0, "gat": 2.0, "gaussian": 2.0}  # for each edge; others 1
 GRADIENTS = 2.5  # numbers for each edge that the backward pass adds
 RECORDED, UNRECORDED = 235e6, 50e6  # bytes for cuBLAS where a step is recorded and where not, measured on an H200
+WALKS = ("appnp", "grand", "smoothed-lr")  # methods that walk with personalised PageRank
+BESIDE = (*WALKS, "trees", "neighbour-lr")  # members whose bytes are counted, beside those that are built as the first
 CONTAINER = "/sys/fs/cgroup"
 MUCH = 1e9  # bytes from which on the estimate is printed before training
 SMALL = 5e6  # rows and entries times columns; training on fewer takes less than 100 MB
@@ -73,6 +79,11 @@ class Size:
         )
 
     @property
+    def is_bare(self) -> bool:
+        """Whether the features are the identity matrix."""
+        return self.stored == self.nodes <= self.columns
+
+    @property
     def index(self) -> int:
         """Bytes of a node or an edge number."""
         return 4 if max(self.nodes, self.entries) < 2**31 else 8
@@ -106,6 +117,22 @@ def estimate(size: Size, recipe: Recipe) -> Estimate | None:
     members = members_of(recipe).values()
     known = [_MemberMemory(own, len(members), recipe.votes) for own in members if METHODS[own.method].build is gcn_lpa]
     return max((model.estimate(size) for model in known), key=lambda found: found.peak, default=None)
+
+
+def received(size: Size, recipe: Recipe) -> tuple[dict[str, float], float]:
+    """Bytes of rows of others that a worker receives: in an epoch of each member by its name, and once of all of them together.
+
+    Of members that are neither built as the first nor in BESIDE there is no formula.
+    """
+    members = {name: m for name, m in members_of(recipe).items() if METHODS[m.method].build is gcn_lpa or m.method in BESIDE}
+    each = {name: _MemberMemory(member, len(members), recipe.votes and not name) for name, member in members.items()}
+    fixed = {m.method in WALKS or (m.normalization == "symmetric" and m.edges == "fixed") for m in members.values()}
+    epochs = {name: each[name].received(size) for name, member in members.items() if not METHODS[member.method].at_once}
+    once = FLOAT * size.halo * any(fixed) + sum(one.received_once(size) for one in each.values())
+    methods = [member.method for member in members.values()]
+    if {"trees", "neighbour-lr"} <= set(methods):  # label votes of both
+        once -= FLOAT * size.halo * each[next(n for n, m in members.items() if m.method == "trees")].nearby_votes(size)
+    return epochs, once
 
 
 class _Held(NamedTuple):
@@ -158,11 +185,12 @@ class _MemberMemory:
 
     def columns(self, size: Size) -> int:
         """With the structural features; those of a graph without columns are for trees alone."""
-        is_bare = size.stored == size.columns == size.nodes
-        return size.columns + (9 if size.directed else 6) * (self.recipe.structure and not is_bare)
+        return size.columns + (9 if size.directed else 6) * (self.recipe.structure and not size.is_bare)
 
     def products(self, size: Size) -> list[int]:
         """The width of each product with the matrix."""
+        if self.recipe.method in WALKS:
+            return [self.recipe.hidden if self.recipe.method == "grand" else size.classes] * self.recipe.propagation_steps
         walks = {"layers": 0, "columns": 0, "hops": 1, "relations": size.kinds}[self.recipe.propagation]
         return [size.classes] * (walks * self.recipe.propagation_steps) or [*self.hidden, size.classes]
 
@@ -242,18 +270,47 @@ class _MemberMemory:
         Rows come in a step and once more in validation; the sums of losses and of the gradients of W are not in it. Where the
         GCN half has a normalisation of its own, degrees travel too.
         """
-        recipe, symmetric, columns = self.recipe, self.recipe.normalization == "symmetric", self.columns(size)
-        model, is_kernel = sum(self.products(size)), recipe.edges == "bilinear" and columns <= FULL_KERNEL
-        form = columns if is_kernel else {"fixed": 0, "free": 0, "gat": 1}.get(recipe.edges, recipe.edge_rank)
-        degrees = int(symmetric and self.learns)  # of given edges they come once in a run
+        recipe, symmetric, (model, form, degrees) = self.recipe, self.recipe.normalization == "symmetric", self.sent(size)
+        if recipe.propagation == "columns":
+            return 0.0
+        draws = DRAWS if recipe.method == "grand" else 1
+        is_kernel = recipe.edges == "bilinear" and form == self.columns(size)
         steps = size.classes * recipe.lpa_iterations if self.has_lpa else 0
         walks = 2 if self.learns and class_block(size.nodes, size.classes, recipe.lpa_iterations) < size.classes else 1
-        forward = 2 * (model + degrees + form) + walks * steps
+        forward = (1 + draws) * model + 2 * (degrees + form) + walks * steps
         forward += int(symmetric and not self.learns and recipe.edge_dropout > 0)
-        back = model + degrees + (0 if is_kernel else form)  # the columns of a kernel are constant
+        back = draws * model + degrees + (0 if is_kernel else form)  # the columns of a kernel are constant
         if self.has_lpa and self.learns:
             back += steps - size.classes  # the labels themselves have no gradient
         return FLOAT * (size.halo * forward + (size.halo if size.read is None else size.read) * back)
+
+    def sent(self, size: Size) -> tuple[int, int, int]:
+        """Numbers for each row of a halo that a forward pass takes: of the model, of the edge form, and degrees."""
+        columns, rank = self.columns(size), self.recipe.edge_rank
+        form = {"fixed": 0, "free": 0, "gat": 1, "bilinear": min(columns, rank if columns > FULL_KERNEL else columns)}
+        degrees = int(self.recipe.normalization == "symmetric" and self.learns)  # of given edges they come once in a run
+        return sum(self.products(size)), form.get(self.recipe.edges, rank), degrees
+
+    def received_once(self, size: Size) -> float:
+        """Bytes that a worker receives beside epochs: what is computed of columns before them, and predictions after them."""
+        recipe, columns, walks = self.recipe, self.columns(size), 2 if self.learns else 1
+        numbers: float = self.votes * (walks * (REACH + 1) * size.classes + self.sent(size)[1])
+        if METHODS[recipe.method].build in (Trees, NeighbourLR):  # own columns to fit, to score and to predict; label votes
+            own = (NUM_PLACES[size.directed] if size.is_bare or not recipe.structure else 0) + columns * (not size.is_bare)
+            numbers += 3 * (own if own <= MOST_OF_TREES else WORDS) + self.nearby_votes(size)
+        elif recipe.method == "smoothed-lr":  # walks of both fits in float64, forward and back, at most; predictions
+            rows = 2 * (size.nodes if size.labeled is None else size.labeled) + SUREST
+            numbers += recipe.propagation_steps * (3 * size.classes + 2 * rows * (1 + (size.read or size.halo) / (size.halo or 1)))
+        elif recipe.propagation == "columns":  # their spread, rows of training and of validation nodes, predictions
+            numbers += recipe.propagation_steps * (3 * (columns if columns <= MOST_COLUMNS else RANK) + recipe.hidden)
+        else:
+            model, form, degrees = self.sent(size)
+            numbers += model + 2 * (form + degrees)  # edges are weighed once more before the first epoch
+        return FLOAT * size.halo * numbers
+
+    def nearby_votes(self, size: Size) -> int:
+        """Numbers for each row of a halo that the votes of every fold of the labels take."""
+        return (VOTE_FOLDS + 1) * (self.recipe.propagation_steps + 1) * size.classes
 
 
 def available_memory(device: torch.device) -> float:

@@ -75,7 +75,6 @@ def _require_member(recipe: Recipe, num_columns: int) -> None:
         "edges = 'gaussian': it compares the features of nodes in two parts; 'cosine' sends few numbers of each": (
             recipe.edges == "gaussian"
         ),
-        "symmetric_edges: the two directions of an edge may be in two parts": recipe.symmetric_edges,
         "edge_init = 'glorot': it draws the weights of all edges in one go; 'zeros' is the paper's": (
             recipe.edges == "free" and recipe.edge_init == "glorot"
         ),

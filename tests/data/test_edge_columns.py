@@ -9,6 +9,7 @@ import pandas
 import pytest
 import torch
 
+from gcn_lpa.data.array_files import read_frame
 from gcn_lpa.data.describe import harmful_edges, told_by_neighbours
 from gcn_lpa.data.edge_columns import (
     COUNT,
@@ -21,7 +22,6 @@ from gcn_lpa.data.edge_columns import (
     read_edge_columns,
 )
 from gcn_lpa.data.read_folder import read_csv
-from gcn_lpa.data.table import read_frame
 from gcn_lpa.graph import Graph
 
 NODES = pandas.DataFrame({"id": list("abcd"), "label": ["x", "y", "x", "y"], "age": [1, 2, 3, 4]})
@@ -176,7 +176,7 @@ def test_another_list_is_read_by_the_functions_of_the_first():
     columns = read(other, edge_functions=functions).edge_columns
     assert columns.functions == functions
     assert columns.basis.to_dense()[0].tolist() == [0, 0.5, 0.5, 0, 0.5, 0.5, 0, 0, 0, 0, 0, 1, 1, 0]
-    with pytest.raises(ValueError, match="has no column 'amount', by which the model weighs edges; it has 'source'"):
+    with pytest.raises(ValueError, match="has no column 'amount', by which the model weighs edges; it has 'when'"):
         read(other.drop(columns="amount"), edge_functions=functions)
     with pytest.raises(ValueError, match="is 'soon'; the column was learned as dates"):
         read(other.assign(when="soon"), edge_functions=functions)

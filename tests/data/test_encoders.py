@@ -199,7 +199,7 @@ def test_text_is_the_tfidf_of_scikit_learn(read):
     expected = words.fit_transform(TEXTS)
     encoder, x, _ = read(*TEXTS, texts=["c"])
     assert list(encoder.terms) == list(words.get_feature_names_out())
-    np.testing.assert_allclose(x, expected.toarray(), rtol=1e-12)
+    np.testing.assert_allclose(x, expected.toarray(), rtol=1e-7)
 
 
 @given(st.lists(st.text("ab ,.é1_", max_size=12), min_size=1, max_size=8))
@@ -212,7 +212,7 @@ def test_any_text_is_the_tfidf_of_scikit_learn(tmp_path_factory, texts):
         with pytest.raises(ValueError, match="column 'c' has no words to make features of"):
             learn_columns(table, ["c"], ["c"])
     else:
-        np.testing.assert_allclose(learn_columns(table, ["c"], ["c"])[1].x.toarray(), expected, rtol=1e-12)
+        np.testing.assert_allclose(learn_columns(table, ["c"], ["c"])[1].x.toarray(), expected, rtol=1e-7)
 
 
 def test_the_most_frequent_words_are_kept(tmp_path, monkeypatch):
@@ -222,7 +222,7 @@ def test_the_most_frequent_words_are_kept(tmp_path, monkeypatch):
     expected = words.fit_transform(texts).toarray()
     columns, encoded = learn_columns(table_of(tmp_path, c=texts), ["c"], ["c"])
     assert columns.encoders[0].terms == ("aa", "bb") == tuple(words.get_feature_names_out())
-    np.testing.assert_allclose(encoded.x.toarray(), expected, rtol=1e-12)
+    np.testing.assert_allclose(encoded.x.toarray(), expected, rtol=1e-7)
 
 
 def test_columns_of_counts_are_one_sparse_block_as_they_are(tmp_path):

@@ -1121,3 +1121,37 @@ def test_a_column_that_could_be_the_label_is_asked_for():
     assert warnings_in(read_csv(nodes, edges, label="segment").notes) == ()
     beside = read_csv(nodes, edges, labels=nodes[["id", "segment"]].rename(columns={"segment": "label"}))
     assert not any("no column is read as the label" in note for note in beside.notes)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_file_of_edges_is_read_piece_by_piece(tmp_path, monkeypatch, suffix, listed):
+    """The same graph, the same row of what is wrong, whatever is read at once."""
+    chance = np.random.default_rng(0)
+    ends = pandas.DataFrame(chance.integers(0, 40, (300, 2)).astype(str), columns=["source", "target"])
+    edges = ends.assign(kind=chance.choice(["a", "b"], 300), weight=1.5 + chance.integers(0, 3, 300))
+    write = "to_parquet" if suffix == "parquet" else "to_csv"
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    getattr(edges, write)(tmp_path / f"edges.{suffix}", index=False)
+    if listed:
+        pandas.DataFrame({"id": list(map(str, range(39))), "label": "x", "age": range(39)}).to_csv(
+            tmp_path / "nodes.csv", index=False
+        )
+    options = {"relation": "kind", "unlisted": "drop", "edge_features": "weight"}
+    graphs, problems = [], []
+    for at_once in (2**24, 100):
+        for module in ("table", "array_files", "constructors"):
+            monkeypatch.setattr(f"gcn_lpa.data.{module}.AT_ONCE", at_once)
+        graphs.append(load(tmp_path, **options))
+        if listed:
+            with pytest.raises(ValueError, match=r"which nodes\.csv does not list") as caught:
+                load(tmp_path)
+            problems.append(str(caught.value))
+    one, pieces = graphs
+    assert pieces.content_hash() == one.content_hash() and pieces.notes == one.notes
+    assert pieces.num_nodes == (39 if listed else 40)
+    if listed:
+        rows = {side: int((ends[side] == "39").to_numpy().argmax()) + (2 if suffix == "csv" else 1) for side in ends}
+        assert problems[0] == problems[1]
+        assert all(f"row {row}, column {side!r} is '39'" in problems[0] for side, row in rows.items())

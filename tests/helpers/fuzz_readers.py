@@ -51,7 +51,7 @@ import torch
 from gcn_lpa.data import array_files
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import encode_json
-from gcn_lpa.data.table import read_delimited, read_parquet
+from gcn_lpa.data.table import joined, parquet_pieces, read_delimited
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
@@ -360,7 +360,7 @@ def parquet(place, chance, base):
 
     def read():
         try:
-            ours = read_parquet(path)
+            ours = joined(parquet_pieces(path))
         except REFUSALS:
             ours = None
         if ours is not None:

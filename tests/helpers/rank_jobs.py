@@ -8,9 +8,11 @@ import queue
 import socket
 import time
 import traceback
+from collections import Counter
 
 import scipy.sparse
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from gcn_lpa.cli.app import app
@@ -93,11 +95,32 @@ def whole_training(rank, order):
     return None if found is None else found.results.scores.accuracy
 
 
+def counted_training(rank, order):
+    """`train_parts`, in one rank: the bytes that came, the size of its part, and the epochs of each member by its name."""
+    kept, epochs, exchanged = [], Counter(), Ranks.exchanged
+
+    def counted(self, *arguments):
+        rows = exchanged(self, *arguments)
+        kept.append(rows.nbytes)
+        return rows
+
+    Ranks.exchanged = counted
+    try:
+        train_parts(order, Watch(on_epoch=lambda name, _: epochs.update([name.member])))
+    finally:
+        Ranks.exchanged = exchanged
+    part = load_file(order.folder / f"part-{rank}.safetensors")
+    rows = len(part["adjacency.rowptr"]) - 1
+    return {"received": sum(kept), "epochs": dict(epochs), "rows": rows, "halo": len(part["ids"]) - rows, "read": len(part["send"])}
+
+
 def trainings(rank, orders, ports):
-    """`train_parts` for one order after the other, each through a port of its own."""
+    """`counted_training` for one order after the other, each through a port of its own."""
+    found = []
     for order, port in zip(orders, ports, strict=True):
         os.environ["MASTER_PORT"] = str(port)
-        train_parts(order)
+        found.append(counted_training(rank, order))
+    return found
 
 
 def shared_rows(rank, folder, x):

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from gcn_lpa.cli.app import app
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.splits import split
-from gcn_lpa.edges import Free, both_directions
+from gcn_lpa.edges import Free
 from gcn_lpa.engine.sparse import SparseMatrix
 from gcn_lpa.graph import Graph
 from gcn_lpa.insight.advise import suggest
@@ -586,17 +586,15 @@ def test_without_an_edge_the_model_says_what_it_says_of_a_graph_built_without_it
     assert answer.asked == tuple(f"remove edge {a} {arrow} {b}" for a, b in gone)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_free_weights_stay_with_their_edges_when_others_go(symmetric):
+def test_free_weights_stay_with_their_edges_when_others_go():
     graph, known = random_graph(2, n=9)
-    recipe = FREE.replace(symmetric_edges=symmetric)
+    recipe = FREE
     trained, prepared = untrained(graph, known, recipe), recipe.prepare(graph.reveal(known))
     (model,) = trained.model.first
     with torch.no_grad():
         model.edges.weight.copy_(torch.linspace(-2, 2, len(model.edges.weight)))
         scores = model.edges(prepared).clone()
-    ties = both_directions(prepared.pattern).pattern.col.long() if symmetric else torch.arange(len(scores))
-    assert torch.equal(scores, model.edges.weight[ties])
+    assert torch.equal(scores, model.edges.weight)
     a, b = int(graph.row[0]), int(graph.col[0])
     explainer = Explainer.of(trained, graph)
     kept, _ = other_edges(explainer.graph, [(a, b)])

@@ -21,12 +21,14 @@ from gcn_lpa.insight.importance import (
     _told_by_others,
     importance,
     prediction_parts,
+    told_by,
 )
 from gcn_lpa.learning.learn import learn
 from gcn_lpa.learning.updated import carried
 from gcn_lpa.methods.registry import METHODS
 from gcn_lpa.predict import posteriors
 from gcn_lpa.recipes import LAYERS, Recipe
+from gcn_lpa.target import Classes
 from tests.helpers.mixed_tables import MIXED, mixed_rows, write_mixed
 
 QUICK = Recipe(
@@ -85,6 +87,16 @@ def test_a_column_that_says_the_label_is_first_and_named():
     found = importance(learn(graph, recipe=QUICK, device="cpu"), graph, repeats=2)
     assert found.rows[0].name == "paid"
     assert found.leaking == ("paid",)
+
+
+def test_a_mark_of_a_rare_class_is_told_although_its_false_marks_are_many():
+    """By hand: of 1,000 nodes 30 are of the class; all of them are marked, and 50 others: accuracy is best without the mark."""
+    y = torch.tensor([1] * 30 + [0] * 970)
+    marked = torch.tensor([1.0] * 80 + [0.0] * 920)
+    told = told_by(Classes(("no", "yes")), marked.unsqueeze(1), [0], torch.arange(1000), y)
+    assert told == pytest.approx((1 + 920 / 970) - 1, abs=1e-3)  # balanced accuracy, from chance on
+    noise = torch.from_numpy(np.random.default_rng(0).normal(size=(1000, 1)))
+    assert told_by(Classes(("no", "yes")), noise, [0], torch.arange(1000), y) < 0.5
 
 
 @pytest.mark.long

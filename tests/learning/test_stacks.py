@@ -365,7 +365,7 @@ def test_every_edge_form_can_be_stacked(edges, features):
     "changes",
     [
         {"normalization": "symmetric"},
-        {"edges": "free", "symmetric_edges": True},
+        {"edges": "free"},
         {"loss": "leave_one_out", "lpa_iterations": 1, "residual": False},
         {"loss": "literal", "lpa_iterations": 5, "gcn_layers": 3},
         {"propagation": "hops", "propagation_steps": 3},

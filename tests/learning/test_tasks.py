@@ -132,11 +132,10 @@ def test_what_cannot_be_cut_is_refused():
         LAYERS.replace(clusters=-1)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_free_weights_of_a_cluster_are_found_by_their_edges_and_alone_have_a_gradient(symmetric):
+def test_free_weights_of_a_cluster_are_found_by_their_edges_and_alone_have_a_gradient():
     """Beside the same weights in a model of the cluster alone; both clusters have the same pattern."""
     graph = cliques(2, bridges=[(0, 6)])
-    recipe = LAYERS.replace(clusters=2, edges="free", symmetric_edges=symmetric, loss="literal", **QUICK)
+    recipe = LAYERS.replace(clusters=2, edges="free", loss="literal", **QUICK)
     prepared = recipe.prepare(graph)
     model = METHODS["gcn-lpa"].build(recipe, prepared, 0)
     with torch.no_grad():
@@ -145,7 +144,7 @@ def test_free_weights_of_a_cluster_are_found_by_their_edges_and_alone_have_a_gra
     assert first.graph.pattern.fingerprint == second.graph.pattern.fingerprint
     scores = prepared.adjacency.with_values(model.edges(prepared).detach()).to_dense()
     for batch in (first, second):
-        alone = METHODS["gcn-lpa"].build(recipe.replace(symmetric_edges=False), batch.graph, 0)
+        alone = METHODS["gcn-lpa"].build(recipe, batch.graph, 0)
         alone.body.load_state_dict(model.body.state_dict())
         at, pattern = batch.node_ids, batch.graph.pattern
         inside = scores[at][:, at][pattern.row.long(), pattern.col.long()]
@@ -159,7 +158,6 @@ def test_free_weights_of_a_cluster_are_found_by_their_edges_and_alone_have_a_gra
             torch.autograd.grad(other, alone.edges.weight)[0],
         )
         dense = torch.zeros(12, 12).index_put((at[pattern.row.long()], at[pattern.col.long()]), twin)
-        dense = dense + dense.T - dense.diag().diag() if symmetric else dense  # both directions are one weight
         weight = torch.nn.Parameter(given.to_dense())
         model.edges._parameters["weight"], kept = weight, model.edges.weight
         spread = prepared.adjacency.with_values(model.edges(prepared).detach()).to_dense()

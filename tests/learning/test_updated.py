@@ -184,10 +184,9 @@ def test_another_graph_with_the_same_columns_is_all_new(ours):
 # free weights
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_free_weights_stay_with_their_edges_and_new_edges_have_their_given_weight(symmetric):
+def test_free_weights_stay_with_their_edges_and_new_edges_have_their_given_weight():
     graph = home()
-    trained = fitted(graph, LAYERS.replace(edges="free", symmetric_edges=symmetric, edge_init="glorot", **QUICK))
+    trained = fitted(graph, LAYERS.replace(edges="free", edge_init="glorot", **QUICK))
     grown = graph_of([pair for pair in RING if "n03" not in pair] + NEW_EDGES, LABELS)
     (model,) = Updated.of(trained, grown, graph).adapted.model.first
 

@@ -32,8 +32,8 @@ CARRIES_LABELS = {"edges": "agnn", "lpa_weight": 1.0, "loss": "literal", "lpa_it
 BASE = {  # what has to hold for a field to matter
     **dict.fromkeys(("lpa_iterations", "lpa_weight", "lpa_ratio", "loss", "training"), CARRIES_LABELS),
     **{name: {"edges": "agnn"} for name in ("features", "structure", "edge_rank", "edge_lr", "l2_edges")},
-    **{name: {"edges": "free"} for name in ("edge_init", "symmetric_edges")},
-    "edge_mask": {"edges": "free", "symmetric_edges": True},  # some losses teach the rows of labelled nodes alone
+    "edge_init": {"edges": "free"},
+    "edge_mask": {"edges": "free", "edge_init": "glorot"},  # at 0 both masks are 1, and some losses teach few weights
     **{name: {"epochs": 25} for name in ("patience", "select")},
     **{name: {"propagation": "hops"} for name in ("propagation_steps", "teleport")},
     **{name: {name: 0.0} for name in ("dropout", "l2")},
@@ -54,7 +54,6 @@ OTHER = {  # values of each field; the first that the base does not have is the 
     "edge_rank": (2,),
     "edge_init": ("glorot",),
     "edge_mask": ("softplus",),
-    "symmetric_edges": (True,),
     "edge_lr": (0.5,),
     "normalization": ("row", "symmetric"),
     "dropout": (0.7,),

@@ -23,7 +23,7 @@ from gcn_lpa.train import Watch
 from gcn_lpa.trained import Trained
 from tests.helpers.changed_folders import changed, entry, made, made_in, put, resign, without
 
-SETTINGS = {"edges": "free", "symmetric_edges": True, "features": "tfidf", "hidden": 4, "epochs": 3, "loss": "held_out"}
+SETTINGS = {"edges": "free", "features": "tfidf", "hidden": 4, "epochs": 3, "loss": "held_out"}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def run(tmp_path_factory):
 
 DATES = {"kind": "date", "name": "a", "form": "ISO 8601", "mean": 0, "deviation": 1, "cycles": ["decade"]}
 NAN, FAR = float("nan"), 2_000_000_000
-W, FREE, TIES = "members.0.0.body.perceptron.weights.0", "members.0.0.edges.weight", "members.0.0.edges._extra_state"
+W, FREE, EDGES = "members.0.0.body.perceptron.weights.0", "members.0.0.edges.weight", "members.0.0.edges._extra_state"
 SCORES = "results", "scores"
 TINY = {"temperature": 1e-320, "slope": 1.0, "intercept": 0.0}
 
@@ -54,11 +54,9 @@ CHANGES = {
     "model: another type": ("model.safetensors", made(W, torch.Tensor.double), "is of torch.float64"),
     "model: a tensor less": ("model.safetensors", without(W), "Missing key"),
     "model: a tensor more": ("model.safetensors", put("more", torch.zeros(3)), "Unexpected key"),
-    "model: too few edges": ("model.safetensors", made(FREE, lambda w: w[:-1]), "ties .* beyond"),
-    "model: ties of fewer edges": ("model.safetensors", made(TIES, lambda s: s[:-8]), "one weight for each edge"),
-    "model: ties far away": ("model.safetensors", made(TIES, entry(-3, 119)), "ties .* beyond"),
-    "model: ties cut": ("model.safetensors", made(TIES, lambda s: s[:-3]), "multiple of element size"),
-    "model: other edges": ("model.safetensors", made(TIES, entry(0, 0)), "'free' keeps one weight"),
+    "model: too few edges": ("model.safetensors", made(FREE, lambda w: w[:-1]), "it does not have one weight for each edge"),
+    "model: edges cut": ("model.safetensors", made(EDGES, lambda s: s[:-3]), "'free' keeps one weight"),
+    "model: other edges": ("model.safetensors", made(EDGES, entry(0, 0)), "'free' keeps one weight"),
     "labels: beyond the classes": ("labels.safetensors", made("y", entry(0, 2)), "beyond the 2"),
     "labels: other ones": ("labels.safetensors", made("y", lambda y: 1 - y), "not those of the graph"),
     "labels: one less": ("labels.safetensors", made("y", lambda y: y[:-1]), "not those of the 36 nodes"),

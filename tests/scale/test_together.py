@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import random
@@ -32,7 +33,7 @@ from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
 from gcn_lpa.runs.predictions import predict_run, table_text
 from gcn_lpa.runs.train_run import CheckpointFolder, train_run
-from gcn_lpa.scale.partition import owners, read_facts, read_part, write_partition
+from gcn_lpa.scale.partition import WAYS, owners, read_facts, read_part, write_partition
 from gcn_lpa.scale.planner import Size, estimate
 from gcn_lpa.scale.together import Order, require_in_parts
 from gcn_lpa.train import World
@@ -358,7 +359,6 @@ CHANGES_REFUSED = {
     "relations": {"propagation": "relations"},
     "clusters": {"clusters": 4},
     "gaussian": {"edges": "gaussian"},
-    "symmetric_edges": {"edges": "free", "symmetric_edges": True},
     "glorot": {"edges": "free", "edge_init": "glorot"},
     "leave_one_out": {"loss": "leave_one_out", "lpa_iterations": 2},
     "method 'gat'": {"method": "gat"},
@@ -452,7 +452,7 @@ def test_a_part_that_kernels_cannot_walk_is_refused_before_they_try(tmp_path):
 
 
 def test_the_command_writes_the_parts_and_says_how_to_train_them(tmp_path):
-    done = CliRunner().invoke(app, ["partition", "karate", "--parts", "2", "--by", "ranges", "--out", str(tmp_path / "cut")])
+    done = CliRunner().invoke(app, ["partition", "karate", "--parts", "2", "--by", "stream", "--out", str(tmp_path / "cut")])
     assert done.exit_code == 0
     assert done.stdout.splitlines()[-1] == f"torchrun --nproc-per-node 2 -m gcn_lpa train {tmp_path / 'cut'} --out RUN"
     again = CliRunner().invoke(app, ["partition", "karate", "--parts", "2", "--out", str(tmp_path / "cut")])
@@ -486,11 +486,21 @@ def test_neither_the_model_nor_the_loop_knows_of_ranks():
         assert not re.search(r"torch\.distributed|is_part\b|\brank\b|gcn_lpa\.scale", source)
 
 
-def test_ranges_and_metis_give_every_part_some_nodes():
+def test_every_way_gives_every_part_some_nodes():
     graph = block_graph()
-    for by in ("ranges", "metis"):
+    for by in WAYS:
         assert (np.bincount(owners(graph, 4, by), minlength=4) > 0).all()
     with pytest.raises(ValueError, match="parts = 91; 'blocks' has 90 nodes"):
         owners(graph, 91)
-    with pytest.raises(ValueError, match="cut by metis or ranges"):
+    with pytest.raises(ValueError, match="cut by metis or stream"):
         owners(graph, 2, "luck")
+
+
+def test_streamed_parts_are_even_and_have_fewer_edges_between_them_than_ranges():
+    """Of two cliques whose nodes take turns, ranges cut half of the edges, and the stream next to none."""
+    first, second = (list(itertools.combinations(range(start, 60, 2), 2)) for start in (0, 1))
+    graph = Graph.from_edges(np.array([*first, *second, (0, 1)]), num_nodes=60)
+    owner = owners(graph, 2, "stream")
+    assert sorted(np.bincount(owner).tolist()) == [30, 30]
+    assert sum(owner[i] != owner[j] for i, j in [*first, *second]) == 0
+    assert owners(graph, 60, "stream").tolist() == list(range(60))  # of parts of one node none stays empty

@@ -21,6 +21,7 @@ from gcn_lpa.runs.plan import Plan, Source, chosen_recipe, with_changes
 from gcn_lpa.runs.predictions import predict_run
 from gcn_lpa.runs.train_run import train_run
 from gcn_lpa.scale.partition import write_partition
+from gcn_lpa.scale.planner import Size, received
 from gcn_lpa.scale.together import Order
 from tests.helpers.rank_jobs import (
     ended,
@@ -74,20 +75,26 @@ ORDERS = {  # a graph, a recipe, and what is changed
 
 @pytest.mark.long
 def test_ranks_train_the_ensemble_of_one_process(tmp_path):
-    """The same recipe, classes and probabilities; members that are fitted at once have the same bits, also trees."""
+    """The same recipe, classes and probabilities; members that are fitted at once have the same bits, also trees; and
+    without columns the bytes are those that the planner says.
+    """
     orders = []
     for name, (kind, recipe, changes) in ORDERS.items():
         cut_into(tmp_path / name / "cut", graph_of(kind))
         orders.append(Order(tmp_path / name / "cut", tmp_path / name / "run", recipe=recipe, changes=SHORT | changes))
-    on_ranks(2, trainings, orders, [free_port() for _ in orders])
+    answers = on_ranks(2, trainings, orders, [free_port() for _ in orders])
     found = set()
-    for name, (kind, named, changes) in ORDERS.items():
+    for (name, (kind, named, changes)), of_ranks in zip(ORDERS.items(), zip(*answers, strict=True), strict=True):
         graph = graph_of(kind)
         recipe = chosen_recipe(named, None, kind, case_of(graph, split(graph, seed=0).train), by_folds=False)
         recipe = with_changes(recipe, SHORT | changes)
         one = train_run(Plan(Source(kind), graph.content_hash(64), recipe), graph, device="cpu", threads=1)
         together, table = load_trained(tmp_path / name / "run"), predict_run(one)
         assert together.recipe == one.trained.recipe == recipe
+        for rank in of_ranks if kind == "none" else ():
+            counts = {"nodes": rank["rows"], "stored": rank["rows"], "halo": rank["halo"], "read": rank["read"]}
+            epochs, once = received(dataclasses.replace(Size.of(graph), **counts), recipe)
+            assert rank["received"] == once + sum(each * rank["epochs"][member] for member, each in epochs.items())
         by_ranks = pandas.read_csv(tmp_path / name / "run" / "predictions.csv")
         assert by_ranks.label.astype(str).tolist() == table.label.tolist()
         assert by_ranks.status.tolist() == table.status.tolist()
