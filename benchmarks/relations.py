@@ -1,4 +1,4 @@
-r"""What kinds of edges give: the default recipe with `relation=kind` and without, on generated folders.
+r"""What kinds of edges give: the default recipe with `relation=kind`, and without reading the kind at all, on generated folders.
 
     PYTHONPATH=. python benchmarks/relations.py --seeds 10 --out benchmarks/results/relations-cpu.json
 
@@ -44,7 +44,7 @@ GRAPHS = {  # of each kind the mean degree, and the share of its edges that join
     "both tell": {"cites": (4, 0.4), "same city": (4, 0.4)},
     "neither tells": {"cites": (4, 0.4), "same city": (4, 0.4)},
 }
-ROWS = {"default": {}, "with relations": {"relation": "kind"}}
+ROWS = {"default": {"edge_features": ""}, "with relations": {"relation": "kind"}}
 ACM_LABELS, ACM_ROWS = (20, 40, 60), ("with types", "without", "same author", "same subject")
 
 

@@ -3,7 +3,7 @@
 First edges of each category alone are tried, such as those of one type, where categories are few: many edges of an idle type drown
 those of a telling one, and labels are too few to teach so large a step. A model on hop columns judges them. Where one is surely
 better, the others stand aside, and all that follows, the recipe too, is of the graph that they leave: nodes without an edge of it
-keep theirs, but where held-out labels are likelier than along the given edges without these too.
+keep theirs, unless they are few and held-out labels are likelier than along the given edges without these too.
 
 Then a small model, hops along edges of the form `columns`, learns the functions of the columns by both losses of Eq. (18), and its
 twin learns along the given edges. Where the first, with the label votes along its edges, gives held-out labels a likelihood that is
@@ -37,6 +37,7 @@ from gcn_lpa.train import Fit, JobName, Watch, num_epochs
 
 CLEARLY = 2.0  # standard errors by which held-out labels have to be likelier
 SURELY = 3.0  # the same, where the best of several categories would be taken
+MOST_BARE = 0.25  # of the nodes that may come to have no edge at all; of more, those without a telling edge keep the others
 LARGEST = 1.0  # gain or loss of one label's log-likelihood that counts: else a few surely wrong ones would decide
 LEARNS = {  # what differs from the first member of the ensemble
     **{"propagation": "hops", "normalization": "symmetric", "training": "joint", "gcn_layers": 2},
@@ -105,9 +106,18 @@ def telling_edges(graph: Graph, recipe: Recipe, trials: Trials) -> EdgeWeights |
     if best is None:
         return None
     gone = tuple(GONE if level == ASIDE else level for level in best[1])
-    without = [_gain(logs, given, 0.0) for logs in tried([gone])]
+    fewer = plain[0].prepared.without_idle(torch.tensor(gone))
+    bare = _without_edges(fewer).double().mean() - _without_edges(plain[0].prepared).double().mean()
+    without = [_gain(logs, given, 0.0) for logs in tried([gone])] if bare <= MOST_BARE else []
     gain, levels = (without[0], gone) if without and without[0][2] else best
     return EdgeWeights(columns.functions, (levels,), *gain)
+
+
+def _without_edges(graph: Graph) -> Tensor:
+    """The nodes that no edge to another reaches, a mask [n] on the CPU."""
+    bare = torch.ones(graph.num_nodes, dtype=torch.bool)
+    bare[graph.row[graph.row != graph.col].cpu().long()] = False
+    return bare
 
 
 def learned_edge_weights(graph: Graph, recipe: Recipe, trials: Trials) -> EdgeWeights | None:

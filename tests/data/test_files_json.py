@@ -61,6 +61,12 @@ class Outer:
             raise ValueError(f"number is {self.number}; it is not negative")
 
 
+def test_a_large_number_of_a_column_can_be_read_again():
+    assert decode_as(tuple[float, ...], [1e30, -1e300, 3]) == (1e30, -1e300, 3.0)
+    with pytest.raises(ValueError, match="it is a whole number"):
+        decode_as(int, 2**63)
+
+
 def test_a_value_becomes_the_type_that_is_asked_for():
     found = decode_as(Outer, {"number": 3, "inner": {"a": {"rate": 1, "names": ["x"]}}})
     assert found == Outer(3, {"a": Inner(1.0, ("x",))})

@@ -7,8 +7,8 @@ import pandas
 import torch
 from torch.nn import functional as F
 
+from gcn_lpa.data.array_files import read_frame
 from gcn_lpa.data.edge_columns import ListedEdges, read_edge_columns
-from gcn_lpa.data.table import read_frame
 from gcn_lpa.engine.sparse import Key, SparseMatrix, dropout
 from gcn_lpa.graph import Graph
 from gcn_lpa.losses import READINGS, Labels, labels_of

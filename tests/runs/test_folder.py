@@ -53,3 +53,9 @@ def test_a_run_finds_its_data_from_any_folder_and_after_both_have_moved(tmp_path
     monkeypatch.chdir(tmp_path)
     assert load_run("moved/runs/one").graph.num_nodes == 12
     assert str(tmp_path) not in Path("moved/runs/one/run.json").read_text()
+
+
+def test_an_option_named_like_a_file_may_be_a_number(tmp_path):
+    """`labels` is a file of a folder, and of acm how many labels a class has."""
+    source = Source("acm", None, {"labels": 20})
+    assert source.seen_from(tmp_path) == source == source.found_from(tmp_path)
