@@ -136,7 +136,7 @@ def worth(root: Path) -> list[str]:
     edges, types = result(root, "our-claims")["learned edges"], result(root, "relations-cpu")["rows"]
     mean, interval = (100 * edges[name] for name in ("mean", "interval"))
     noise = result(root, "accuracy-noise-h200")["rows"]
-    without = [-float(rows["- learned edges"]["difference"].split()[0]) for rows in noise.values()]
+    without = [rows["- learned edges"]["difference"].split(" ± ") for rows in noise.values()]
     forms = result(root, "aggregations-h200")["rows"]
     typed = "; ".join(types[name]["difference"] for name in ("one tells", "neither tells"))
     weighed = result(root, "edge-columns-cpu")["rows"]
@@ -153,7 +153,7 @@ def worth(root: Path) -> list[str]:
             ],
             [
                 f"the same, with as many random edges added; {', '.join(noise)}",
-                said(without),
+                ", ".join(f"{-float(less):.1f} ± {interval}" for less, interval in without),
                 "accuracy-noise-h200.json",
             ],
             [
@@ -165,10 +165,6 @@ def worth(root: Path) -> list[str]:
             ["edge columns, generated graphs: amount, date, type; none tells", columns, "edge-columns-cpu.json"],
         ],
     )
-
-
-def said(values: Iterable[float]) -> str:
-    return ", ".join(f"{value + 0.0:.1f}" for value in values)
 
 
 # accuracy, cost

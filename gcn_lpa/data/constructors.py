@@ -382,8 +382,9 @@ def merged_edges(entries: scipy.sparse.coo_array, *, weighted: bool, directed: b
             raise ValueError(f"weight {found.data[wrong[0]]} is beyond 32-bit floats; scale the weights")
         sizes.append(np.diff(found.indptr))
         columns.append(found.indices)
-    arrays = np.concatenate(values), np.concatenate(columns), np.concatenate(sizes).cumsum()
-    return scipy.sparse.csr_array(arrays, shape=entries.shape)
+    weights = np.concatenate(values)
+    values.clear()
+    return scipy.sparse.csr_array((weights, np.concatenate(columns), np.concatenate(sizes).cumsum()), shape=entries.shape)
 
 
 def loops_added(matrix: SparseMatrix) -> tuple[SparseMatrix, int]:

@@ -365,11 +365,11 @@ def _is_misspelt(name: str, other: str) -> bool:
 
 def harmful_edges(graph: Graph) -> list[str]:
     """Warnings where labels within two hops tell those of labelled nodes clearly better without directions, or without weights."""
-    known = graph.labeled.cpu().numpy()
-    matrix = graph.adjacency.to_scipy().astype(np.float64)
-    matrix = scipy.sparse.csr_array(matrix - scipy.sparse.diags_array(matrix.diagonal()))
+    known, matrix, others = graph.labeled.cpu().numpy(), graph.adjacency.to_scipy(), {}
+    if not graph.directed and (matrix.data == matrix.data[:1]).all():
+        return []
+    matrix = scipy.sparse.csr_array(matrix.astype(np.float64) - scipy.sparse.diags_array(matrix.diagonal().astype(np.float64)))
     matrix.eliminate_zeros()
-    others = {}
     if graph.directed:
         others["direction", "option directed=false leaves it out"] = matrix.maximum(matrix.T.tocsr())
     if len(matrix.data) and np.ptp(matrix.data) > 0:

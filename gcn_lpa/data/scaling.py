@@ -318,18 +318,14 @@ def of_sinks(graph: np.ndarray, links: scipy.sparse.csr_array, num_cells: np.nda
         links: entry [i, j] where node i receives a message from j of the graph, [m, n].
         num_cells: how many features of each of the nodes are not zero, [m].
     """
-    walk = _row_normalized((links != 0).astype(np.float64).tocsr())
+    present = (links != 0).astype(np.float64).tocsr()
+    num_links = np.diff(present.indptr)
+    walk = scipy.sparse.diags_array(1 / np.maximum(num_links, 1)) @ present
     degree, near, _, rank, cells, _ = graph.T
     passed_on = np.exp(rank) / (np.expm1(degree) + 1)  # by a node that sends to one more
-    num_links = np.diff(walk.indptr)
     ranks = (1 - DAMPING) + DAMPING * num_links * (walk @ passed_on)
     own = [np.log1p(num_links), walk @ degree, walk @ near, np.log(ranks), np.log1p(num_cells), walk @ cells]
     return np.stack(own, axis=1)
-
-
-def _row_normalized(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    sums = np.asarray(matrix.sum(axis=1)).ravel()
-    return scipy.sparse.csr_array(scipy.sparse.diags_array(1 / np.maximum(sums, 1)) @ matrix)
 
 
 def _pagerank(present: scipy.sparse.csr_array) -> np.ndarray:

@@ -257,12 +257,6 @@ def _parsed(cells: Series) -> np.ndarray:
     return np.fromiter(map(number, cells), dtype=np.float64, count=len(cells))
 
 
-def read_delimited(path: Path, roles: tuple[str, ...], *, header: bool = True, **form: Any) -> Table:
-    """A table from a text file; without a header its columns are named by `roles`, then by number. Blank rows are left out."""
-    pieces = delimited_pieces(path, roles, **form)
-    return joined(with_header(pieces) if header else pieces)
-
-
 def joined(pieces: Iterable[Table]) -> Table:
     """The pieces of a table as one."""
     import pandas

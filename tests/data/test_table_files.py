@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gcn_lpa.data import table as tables
-from gcn_lpa.data.table import read_delimited
+from tests.helpers.text_tables import read_delimited
 
 CELLS = ["a", "NA", "001", "ü", " ", "", '"', '""', '"x"', '"a,b"', '"q""r"', '"\r\n"']
 PIECES = [*CELLS, ",", ",", "\n", "\n", "\r\n", "\r"]

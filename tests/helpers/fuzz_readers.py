@@ -49,9 +49,10 @@ import scipy.sparse
 import torch
 
 from gcn_lpa.data import array_files
+from gcn_lpa.data.array_files import parquet_pieces
 from gcn_lpa.data.datasets import DATASETS, load
 from gcn_lpa.data.files import encode_json
-from gcn_lpa.data.table import joined, parquet_pieces, read_delimited
+from gcn_lpa.data.table import joined
 from gcn_lpa.recipes import Recipe
 from gcn_lpa.runs.folder import load_run
 from gcn_lpa.runs.plan import Source, make_plan
@@ -59,6 +60,7 @@ from gcn_lpa.runs.predictions import predict_run
 from gcn_lpa.runs.storage import FORMAT
 from gcn_lpa.runs.train_run import resume_run, train_run
 from gcn_lpa.train import Watch
+from tests.helpers.text_tables import read_delimited
 
 REFUSALS = (ValueError, OSError, ImportError, MemoryError)  # what a command prints as one line
 MOST_SECONDS, MOST_MEGABYTES, HANGS_AFTER = 5.0, 500.0, 30.0

@@ -9,7 +9,6 @@ import torch
 
 from gcn_lpa.data.datasets import load
 from gcn_lpa.data.read_folder import read_csv
-from gcn_lpa.data.table import read_delimited
 from gcn_lpa.edges import Free
 from gcn_lpa.insight.importance import (
     EDGES,
@@ -30,6 +29,7 @@ from gcn_lpa.predict import posteriors
 from gcn_lpa.recipes import LAYERS, Recipe
 from gcn_lpa.target import Classes
 from tests.helpers.mixed_tables import MIXED, mixed_rows, write_mixed
+from tests.helpers.text_tables import read_delimited
 
 QUICK = Recipe(
     features="auto",
