@@ -129,7 +129,7 @@ class Graph:
 
     @cached_property
     def num_self_loops(self) -> int:
-        return int((self.row == self.col).sum())
+        return int(np.count_nonzero(self.adjacency.to_scipy().diagonal()))  # no row number for each entry
 
     @property
     def num_edges(self) -> int:
