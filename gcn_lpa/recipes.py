@@ -39,6 +39,7 @@ MOST = {  # far beyond any real training: a stranger's recipe must not take all 
     **dict.fromkeys(("folds", "models"), 100),
     **dict.fromkeys(("epochs", "patience"), 10_000_000),
 }
+REMOVED = {"symmetric_edges": False}  # settings there once were, off in every recorded run: their hashes stay
 LEAST_WAIT = 30  # epochs that training goes on after the best one, where patience allows
 LEAST_SHARE = 1e-9  # of nodes that are drawn: what is left out of fewer is rounded to all
 LIMITS: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
@@ -171,7 +172,7 @@ class Recipe:
 
     def hash(self) -> str:
         """Twelve hex digits that change with any setting but its origin."""
-        settings = {
+        settings = REMOVED | {
             spec.name: getattr(self, spec.name)
             for spec in dataclasses.fields(self)
             if spec.name != "origin" and not (spec.metadata["added"] and getattr(self, spec.name) == spec.default)
