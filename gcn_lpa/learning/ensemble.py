@@ -10,7 +10,7 @@ Before they are pooled, every member and every vote is tempered by itself: netwo
 votes are nearly flat.
 
 Where hop columns are a member, a costly one first learns without the first fold, and goes on to the others if it makes the labels
-of that fold likelier by more than a standard error.
+of that fold likelier. Few labels cannot say so with confidence: a doubt is for the member.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ PULL = 10.0  # labels that the pull to the members alone weighs as much as
 NEAR = 1 << 18  # entries times classes up to which votes are counted on the CPU: launching a hop takes longer
 ENOUGH = 1 << 15  # held-out labels for a few weights; of more, random ones are taken, always the same
 FEWEST = 30  # held-out nodes of the first fold: of fewer, nothing can be said of a member's worth
+LEAST_GAIN = 0.002  # in log likelihood, of a costly member: less is not worth its time
 CROSSED = 5  # parts of that fold, each predicted by weights of the others
 POOLED = 1 << 23  # numbers that are pooled at a time, 64 MB
 
@@ -225,7 +226,7 @@ class Worth:
 
     @property
     def is_enough(self) -> bool:
-        return self.gain > self.noise
+        return self.gain > LEAST_GAIN
 
     def __str__(self) -> str:
         return f"a held-out label gets {self.gain:+.4f} ± {self.noise:.4f} likelier (log) with it, on the first fold"
