@@ -178,7 +178,8 @@ def cost(root: Path) -> list[str]:
     for device, name in (("two CPU cores", "cost-cpu"), ("one H200", "cost-h200")):
         for line in result(root, name)["rows"]:
             what = sizes.get(line.get("table"), line.get("graph"))
-            rows.setdefault(f"{what}, {line['recipe']}", {})[device] = time(line["seconds"])
+            how = line.get("recipe") or f"default by {line['held_out']}"
+            rows.setdefault(f"{what}, {how}", {})[device] = time(line["seconds"])
     devices = ("two CPU cores", "one H200")
     return markdown(["one training", *devices], [[name, *(cells.get(d, "") for d in devices)] for name, cells in rows.items()])
 
