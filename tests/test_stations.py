@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FUNCTIONS, MODULES = 622, 54  # of the package that a training may enter; its page included
+FUNCTIONS, MODULES = 630, 54  # of the package that a training may enter; its page included. A slow machine says how long is left
 
 COUNTED = """
 import json, sys, threading
