@@ -320,12 +320,12 @@ def case_of(graph: Graph, train: Tensor) -> Case:
         columns = "table"
     few, some = (FEW_WITHOUT_COLUMNS, 0) if columns == "none" else (FEW_LABELS, MANY_LABELS)
     number, num_edge_types = int(train.sum()), 1 if graph.edge_types is None else len(graph.edge_types.names)
-    per_class = number / max(1, graph.target.vote_width)
+    per_class, of_edges = number / max(1, graph.target.vote_width), graph.with_type_column().edge_columns
     return Case(
         "few" if per_class < few else "some" if per_class < some else "many",
         columns,
         edge_types=num_edge_types > 1,
-        edge_columns=(columns_of_edges := graph.with_type_column().edge_columns) is not None and columns_of_edges.differ,
+        edge_columns=of_edges is not None and of_edges.differ,
         numbers=graph.numbers is not None,
         is_large=graph.num_nodes + graph.adjacency.num_entries >= LARGE,
         is_sure=number >= SURE,
